@@ -1,0 +1,111 @@
+"""The log: an ordered sequence of records that outlives the process. What the broker knows of storage is here.
+
+`append` is a plain call that never waits for the disk: it takes records, gives each the next sequence and returns
+the last one. When a group of them is durable the log calls `on_marks(written, synced)` once, from its own thread:
+everything up to `written` is in the operating system's hands, everything up to `synced` survives a power cut.
+Reads are awaitable, because a log may one day live across a network. Nothing here says that files exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from google.protobuf.message import Message
+
+from wal.record import Published, Record, Unknown
+
+OnMarks = Callable[[int, int], None]
+OnFailure = Callable[[BaseException], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a log holds and what it still has to do."""
+
+    last_sequence: int
+    written: int
+    synced: int
+    queued_bytes: int  # appended, not yet synced
+    queue_limit_bytes: int
+    segments: int
+    bytes: int  # on disk, or in memory where there is no disk
+    free_bytes: int  # of the disk; a very large number where there is none
+    is_short_of_space: bool  # below the soft mark: only essential records are taken
+    replay_bytes: int  # appended since the last complete snapshot run began
+    fsync_count: int
+    fsync_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One stretch of the log, for listings."""
+
+    name: str
+    first_sequence: int
+    last_sequence: int
+    generation: int
+    bytes: int
+    is_sealed: bool
+
+
+class Log(Protocol):
+    """Everything above the log talks to this. One owner at a time calls append, rotate and close."""
+
+    @property
+    def uuid(self) -> UUID: ...
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence given out last; 0 in an empty log."""
+        ...
+
+    @property
+    def written(self) -> int: ...
+
+    @property
+    def synced(self) -> int: ...
+
+    def start(self, on_marks: OnMarks, on_failure: OnFailure) -> None:
+        """Begin to accept appends. Both callbacks come from the log's own thread; a failure is final."""
+        ...
+
+    def replay(self) -> Iterator[tuple[int, Message | Unknown]]:
+        """Every record from the last complete snapshot run on, in order; a damaged range appears as Damaged."""
+        ...
+
+    def append(self, records: Sequence[Record], *, sync: bool = True, essential: bool = False) -> int:
+        """Queue records and return the last sequence given.
+
+        `sync=False`: nobody waits for the sync, so it may come with a later group. `essential`: records that make
+        room or end work (acks, trims, snapshots) and so are taken past the queue's limit and on a full disk.
+
+        Raises LogBusy, DiskFull, RecordTooLarge (nothing was appended), LogFailed, LogClosed.
+        """
+        ...
+
+    async def read(self, channel_id: int, partition: int, offset: int, max_bytes: int) -> list[Published]:
+        """Publishes of one partition in offset order, the first of them holding `offset` or the next one kept.
+
+        At least one if there is any, then as many as fit in `max_bytes`; only what is synced.
+        Raises CorruptSegment where the bytes are damaged.
+        """
+        ...
+
+    async def read_sequence(self, sequence: int) -> Message | Unknown | None:
+        """The record with that sequence, or None where it was dropped. Raises CorruptSegment."""
+        ...
+
+    def rotate(self) -> None:
+        """Seal the current segment, in log order, if it holds anything."""
+        ...
+
+    def segments(self) -> list[SegmentInfo]: ...
+
+    def usage(self) -> Usage: ...
+
+    def close(self) -> None:
+        """Sync everything, leave the mark of a clean stop, and let go. Idempotent."""
+        ...

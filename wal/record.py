@@ -1,0 +1,183 @@
+"""Records: the facts in the log, as protobuf messages, and their way into and out of a frame's payload.
+
+No I/O here. A record is one of the messages of proto/wal.proto; which one is told by the type number in the
+frame's header. What this code does not know it carries: a type from the future becomes `Unknown`, unknown
+fields stay inside their message, and both are written back as they were read.
+
+`batch` is the highest field of the records that have it, so a payload is `serialized head + tag + length + batch`.
+`Carried` uses that: the batch rides beside its record in pieces, and is never copied into a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from google.protobuf.message import Message
+
+from wal.pb import wal_pb2 as pb
+from wal.pb.wal_pb2 import (
+    Acked,
+    Atomic,
+    ChannelCreated,
+    ChannelDeleted,
+    ChannelSnapshot,
+    ChannelUpdated,
+    Committed,
+    Damaged,
+    DeadLettered,
+    Expired,
+    GroupCreated,
+    GroupDeleted,
+    GroupUpdated,
+    Published,
+    Redelivered,
+    ScheduleCancelled,
+    Scheduled,
+    Seal,
+    Skipped,
+    SnapshotBegin,
+    SnapshotEnd,
+    Sought,
+    Trimmed,
+)
+
+CLASS_OF: dict[int, type[Message]] = {
+    pb.SEAL: Seal,
+    pb.CHANNEL_CREATED: ChannelCreated,
+    pb.CHANNEL_UPDATED: ChannelUpdated,
+    pb.CHANNEL_DELETED: ChannelDeleted,
+    pb.PUBLISHED: Published,
+    pb.SCHEDULED: Scheduled,
+    pb.SCHEDULE_CANCELLED: ScheduleCancelled,
+    pb.DEAD_LETTERED: DeadLettered,
+    pb.GROUP_CREATED: GroupCreated,
+    pb.GROUP_UPDATED: GroupUpdated,
+    pb.GROUP_DELETED: GroupDeleted,
+    pb.ACKED: Acked,
+    pb.COMMITTED: Committed,
+    pb.SOUGHT: Sought,
+    pb.REDELIVERED: Redelivered,
+    pb.TRIMMED: Trimmed,
+    pb.EXPIRED: Expired,
+    pb.ATOMIC: Atomic,
+    pb.SNAPSHOT_BEGIN: SnapshotBegin,
+    pb.CHANNEL_SNAPSHOT: ChannelSnapshot,
+    pb.SNAPSHOT_END: SnapshotEnd,
+    pb.DAMAGED: Damaged,
+    pb.SKIPPED: Skipped,
+}
+TYPE_OF: dict[type[Message], int] = {cls: number for number, cls in CLASS_OF.items()}
+
+SEAL, PUBLISHED, SNAPSHOT_BEGIN, SNAPSHOT_END = pb.SEAL, pb.PUBLISHED, pb.SNAPSHOT_BEGIN, pb.SNAPSHOT_END
+DAMAGED, SKIPPED, ATOMIC, DEAD_LETTERED = pb.DAMAGED, pb.SKIPPED, pb.ATOMIC, pb.DEAD_LETTERED
+
+_BATCH_TAG = bytes([15 << 3 | 2])  # field 15, length-delimited
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A record of a type that this version does not know: kept, not understood."""
+
+    type: int
+    payload: bytes
+
+
+class Carried(NamedTuple):
+    """A record whose batch bytes ride beside it. Its own `batch` is empty; the pieces follow each other."""
+
+    record: Published | Scheduled
+    batch: Sequence[bytes]
+
+
+Record: TypeAlias = Message | Unknown | Carried
+
+
+class Placement(NamedTuple):
+    """Where a record puts messages: offsets base <= offset < end of one partition."""
+
+    channel_id: int
+    partition: int
+    base: int
+    end: int
+
+
+def encode(record: Record) -> tuple[int, list[bytes]]:
+    """The type number and the payload in pieces."""
+    if isinstance(record, Carried):
+        head = record.record.SerializeToString()
+        size = sum(map(len, record.batch))
+        return TYPE_OF[type(record.record)], [head + _BATCH_TAG + _varint(size), *record.batch]
+    if isinstance(record, Unknown):
+        return record.type, [record.payload]
+    return TYPE_OF[type(record)], [record.SerializeToString()]
+
+
+def decode(type_: int, payload: bytes) -> Message | Unknown:
+    """The record in a payload. Raises protobuf's DecodeError on bytes that no writer of ours made."""
+    cls = CLASS_OF.get(type_)
+    return Unknown(type_, payload) if cls is None else cls.FromString(payload)
+
+
+def plain(record: Record) -> Message | Unknown:
+    """The record as reading it back would give it."""
+    if isinstance(record, Carried):
+        type_, pieces = encode(record)
+        return decode(type_, b"".join(pieces))
+    return record
+
+
+def atomic(records: Sequence[Record], **fields: str | int) -> Atomic:
+    """Several records as one, applied all or not at all."""
+    items = []
+    for record in records:
+        type_, pieces = encode(record)
+        items.append(Atomic.Item(type=type_, payload=b"".join(pieces)))
+    return Atomic(items=items, **fields)  # type: ignore[arg-type]
+
+
+def items_of(record: Atomic) -> Iterator[Message | Unknown]:
+    """The records inside an Atomic, in order."""
+    for item in record.items:
+        yield decode(item.type, item.payload)
+
+
+def placements(record: Record) -> list[Placement]:
+    """The offsets that a record gives to messages: what an index must find."""
+    if isinstance(record, Carried):
+        record = record.record
+    if isinstance(record, Published):
+        return [Placement(record.channel_id, record.partition, record.base_offset, end_offset(record))]
+    if isinstance(record, DeadLettered):
+        return placements(record.published)
+    if isinstance(record, Atomic):
+        return [place for item in items_of(record) for place in placements(item)]
+    return []
+
+
+def published_in(record: Record) -> Iterator[Published]:
+    """Every publish inside a record."""
+    if isinstance(record, Published):
+        yield record
+    elif isinstance(record, DeadLettered):
+        yield record.published
+    elif isinstance(record, Atomic):
+        for item in items_of(record):
+            yield from published_in(item)
+
+
+def end_offset(published: Published) -> int:
+    """The offset after the last message; compaction leaves holes, so it is not always base + count."""
+    if published.offset_deltas:
+        return published.base_offset + published.offset_deltas[-1] + 1
+    return published.base_offset + published.count
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
