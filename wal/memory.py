@@ -1,0 +1,146 @@
+"""A log that keeps everything in memory and nothing on disk: memory mode, and fast tests of what sits above a log.
+
+It moves its marks inside `append`, so an answer never waits. With `is_held=True` they stay where they are until
+`release()`: a test then decides when a group becomes durable, and with `crash()` that it never does.
+"""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from google.protobuf.message import Message
+
+from wal.errors import LogClosed, LogFailed, RecordTooLarge
+from wal.log import OnFailure, OnMarks, SegmentInfo, Usage
+from wal.record import Published, Record, SnapshotBegin, SnapshotEnd, Unknown, encode, placements, plain, published_in
+
+UNLIMITED = 1 << 62
+
+
+class MemoryLog:
+    """Implements `wal.log.Log`."""
+
+    def __init__(self, *, max_record_bytes: int = 16 << 20, is_held: bool = False) -> None:
+        self.uuid = uuid.uuid4()
+        self.is_held = is_held
+        self.max_record_bytes = max_record_bytes
+        self.last_sequence = 0
+        self.written = 0
+        self.synced = 0
+        self._records: list[Message | Unknown] = []  # record i has sequence i + 1
+        self._sizes: list[int] = []
+        self._bytes = 0
+        self._offsets: dict[tuple[int, int], tuple[list[int], list[int]]] = {}  # ends and sequences, both rising
+        self._snapshot_begin = 1
+        self._on_marks: OnMarks | None = None
+        self._on_failure: OnFailure | None = None
+        self._failure: BaseException | None = None
+        self._is_closed = False
+
+    def start(self, on_marks: OnMarks, on_failure: OnFailure) -> None:
+        self._on_marks, self._on_failure = on_marks, on_failure
+
+    def replay(self) -> Iterator[tuple[int, Message | Unknown]]:
+        for index in range(self._snapshot_begin - 1, self.synced):
+            yield index + 1, self._records[index]
+
+    def append(self, records: Sequence[Record], *, sync: bool = True, essential: bool = False) -> int:
+        self._check_usable()
+        sizes = [sum(map(len, encode(record)[1])) for record in records]
+        if sizes and max(sizes) > self.max_record_bytes:
+            raise RecordTooLarge(f"a record of {max(sizes)} bytes exceeds {self.max_record_bytes}")
+        for record, size in zip(records, sizes, strict=True):
+            self.last_sequence += 1
+            self._records.append(plain(record))
+            self._sizes.append(size)
+            self._bytes += size
+            for place in placements(record):
+                ends, sequences = self._offsets.setdefault((place.channel_id, place.partition), ([], []))
+                ends.append(place.end)
+                sequences.append(self.last_sequence)
+        if not self.is_held:
+            self._move_marks(self.last_sequence)
+        return self.last_sequence
+
+    def release(self, sequence: int | None = None) -> None:
+        """Make everything durable up to a sequence (default: all); only held logs need it."""
+        self._move_marks(self.last_sequence if sequence is None else sequence)
+
+    def fail(self, error: BaseException) -> None:
+        """Behave as if a sync had failed: final, and nothing unsynced is ever durable."""
+        self._failure = error
+        if self._on_failure:
+            self._on_failure(error)
+
+    def crash(self) -> MemoryLog:
+        """The log as the next start finds it: what was synced, and nothing else."""
+        self._is_closed = True
+        successor = MemoryLog(max_record_bytes=self.max_record_bytes, is_held=self.is_held)
+        successor.uuid = self.uuid
+        held, successor.is_held = successor.is_held, False
+        successor.append(self._records[: self.synced])
+        successor.is_held = held
+        return successor
+
+    async def read(self, channel_id: int, partition: int, offset: int, max_bytes: int) -> list[Published]:
+        self._check_usable()
+        ends, sequences = self._offsets.get((channel_id, partition), ([], []))
+        found: list[Published] = []
+        size = 0
+        for at in range(bisect_right(ends, offset), len(ends)):
+            sequence = sequences[at]
+            size += self._sizes[sequence - 1]
+            if sequence > self.synced or (found and size > max_bytes):
+                break
+            for published in published_in(self._records[sequence - 1]):
+                if (published.channel_id, published.partition) == (channel_id, partition):
+                    found.append(published)
+        return found
+
+    async def read_sequence(self, sequence: int) -> Message | Unknown | None:
+        self._check_usable()
+        return self._records[sequence - 1] if 0 < sequence <= self.synced else None
+
+    def rotate(self) -> None:
+        self._check_usable()
+
+    def segments(self) -> list[SegmentInfo]:
+        return []
+
+    def usage(self) -> Usage:
+        return Usage(
+            last_sequence=self.last_sequence,
+            written=self.written,
+            synced=self.synced,
+            queued_bytes=sum(self._sizes[self.synced :]),
+            queue_limit_bytes=UNLIMITED,
+            segments=0,
+            bytes=self._bytes,
+            free_bytes=UNLIMITED,
+            is_short_of_space=False,
+            replay_bytes=sum(self._sizes[self._snapshot_begin - 1 :]),
+            fsync_count=0,
+            fsync_seconds=0.0,
+        )
+
+    def close(self) -> None:
+        if not self._is_closed and self._failure is None:
+            self._move_marks(self.last_sequence)
+        self._is_closed = True
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise LogFailed(str(self._failure))
+        if self._is_closed:
+            raise LogClosed("the log is closed")
+
+    def _move_marks(self, sequence: int) -> None:
+        for index in range(self.synced, sequence):
+            record = self._records[index]
+            if isinstance(record, SnapshotEnd) and isinstance(self._records[record.begin_sequence - 1], SnapshotBegin):
+                self._snapshot_begin = record.begin_sequence
+        self.written = self.synced = sequence
+        if self._on_marks:
+            self._on_marks(sequence, sequence)
