@@ -1,0 +1,93 @@
+# Needs only make and Python 3.11 or newer; everything else goes into .venv.
+
+# The first Python here that is new enough, unless PYTHON names one.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Stamps: what is installed in the environment, as of which pyproject.toml.
+CORE := $(VENV)/.installed
+DEV  := $(VENV)/.installed-dev
+JAVA := $(VENV)/.installed-java
+
+PROTO_VENV := .venv-proto
+# The generator has its own environment: its protobuf need not be the one that the broker runs on.
+PROTO_TOOLS := grpcio-tools==1.76.0
+
+# Extra arguments: make test ARGS='-k torn -x'
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install run test test-fast lint fmt proto bench-wal bench torture clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(DEV) ## make .venv with everything needed to work on mq
+
+run: $(CORE) ## start the broker on 127.0.0.1:50051, its log in ./data
+	SERVER_HOST=$${SERVER_HOST:-127.0.0.1} $(BIN)/mq serve $(ARGS)
+
+test: $(DEV) $(JAVA) ## run all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: $(DEV) ## run the tests that need no JVM and end in seconds
+	$(BIN)/python -m pytest -m 'not (spark or slow or toolchain or torture)' $(ARGS)
+
+lint: $(DEV) ## check style, formatting and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy --strict
+
+fmt: $(DEV) ## format the code, fix what can be fixed
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+proto: $(PROTO_VENV)/.installed ## generate mq/pb and wal/pb from proto/*.proto
+	$(PROTO_VENV)/bin/python proto/generate.py
+
+bench-wal: $(CORE) ## measure the log alone
+	$(BIN)/python benchmarks/wal.py $(ARGS)
+
+bench: $(CORE) ## measure the broker through its doors
+	$(BIN)/python benchmarks/broker.py $(ARGS)
+
+torture: $(DEV) ## crash and corrupt a log again and again, for minutes
+	MQ_TORTURE=1 $(BIN)/python -m pytest -m torture --timeout=0 $(ARGS)
+
+clean: ## remove environments, caches and builds (never ./data)
+	rm -rf $(VENV) $(PROTO_VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(CORE): pyproject.toml | $(BIN)/python
+	$(PIP) install -e .
+	@touch $@
+
+$(DEV): pyproject.toml | $(BIN)/python
+	$(PIP) install -e '.[dev]'
+	@touch $(CORE) $@
+
+# The tests run Spark on the Java of the `java` extra. Where that has no build for this machine, they do with
+# the Java that is installed; where there is none either, wal.spark.java says what to do.
+$(JAVA): pyproject.toml $(DEV)
+	$(PIP) install -e '.[java]' || $(BIN)/python -m wal.spark.java
+	@touch $@
+
+$(PROTO_VENV)/.installed: Makefile | $(PROTO_VENV)/bin/python
+	$(PROTO_VENV)/bin/python -m pip --disable-pip-version-check --quiet install $(PROTO_TOOLS)
+	@touch $@
+
+# Some distributions ship Python without ensurepip: then an existing pip fills the environment from outside.
+$(BIN)/python $(PROTO_VENV)/bin/python:
+	@test -n '$(PYTHON)' || { echo 'mq needs Python 3.11 or newer: install one, or name it: make PYTHON=/path/to/python' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	|| { echo 'mq needs Python 3.11 or newer; $(PYTHON) is' "$$($(PYTHON) -V 2>&1)" >&2; exit 1; }
+	@venv=$(patsubst %/bin/python,%,$@); \
+	$(PYTHON) -m venv $$venv >/dev/null 2>&1 \
+	|| { $(PYTHON) -m venv --clear --without-pip $$venv && $(PYTHON) -m pip --python $@ install --quiet pip; } >/dev/null 2>&1 \
+	|| { rm -rf $$venv; \
+	     echo 'mq: $(PYTHON) can make no virtual environment: it has neither ensurepip nor pip.' >&2; \
+	     echo '    Install them (Debian, Ubuntu: apt install python3-venv) or name another: make PYTHON=/path/to/python' >&2; \
+	     exit 1; }
