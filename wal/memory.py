@@ -14,7 +14,18 @@ from google.protobuf.message import Message
 
 from wal.errors import LogClosed, LogFailed, RecordTooLarge
 from wal.log import OnFailure, OnMarks, SegmentInfo, Usage
-from wal.record import Published, Record, SnapshotBegin, SnapshotEnd, Unknown, encode, placements, plain, published_in
+from wal.record import (
+    Published,
+    Record,
+    SnapshotBegin,
+    SnapshotEnd,
+    Unknown,
+    encode,
+    end_offset,
+    placements,
+    plain,
+    published_in,
+)
 
 UNLIMITED = 1 << 62
 
@@ -95,7 +106,8 @@ class MemoryLog:
             if sequence > self.synced or (found and size > max_bytes):
                 break
             for published in published_in(self._records[sequence - 1]):
-                if (published.channel_id, published.partition) == (channel_id, partition):
+                place = (published.channel_id, published.partition, end_offset(published))
+                if place == (channel_id, partition, ends[at]):
                     found.append(published)
         return found
 
