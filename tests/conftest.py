@@ -1,0 +1,21 @@
+"""Shared by all tests: the hypothesis profiles and the root of the repository."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A failing example prints the line that reproduces it. No deadline: a busy machine is not a failure.
+settings.register_profile("dev", deadline=None, print_blob=True)
+# The same examples on every run, so that a red build is about the change and not about luck.
+settings.register_profile(
+    "ci", deadline=None, print_blob=True, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the repository."""
+    return Path(__file__).resolve().parent.parent
