@@ -61,6 +61,12 @@ class Batch(_message.Message):
     messages: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, messages: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
+class MergedBatch(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: BatchMessage
+    def __init__(self, messages: _Optional[_Union[BatchMessage, _Mapping]] = ...) -> None: ...
+
 class BatchMessage(_message.Message):
     __slots__ = ("content", "key", "headers")
     CONTENT_FIELD_NUMBER: _ClassVar[int]
