@@ -1,0 +1,269 @@
+"""What can be asked of a broker: one value per act. No behaviour, no I/O. What it answers is in mq/reply.py.
+
+Fields are named as in proto/mq.proto. The service has validated them: names are well-formed, `batch` is a
+well-formed Batch of `count` messages (at least one), sizes are within the limits of the edge. Settings are the
+messages of proto/wal.proto, because they go into records as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from wal.pb.wal_pb2 import ChannelSettings, GroupSettings
+
+# Durability, numbered as in mq.proto.
+DEFAULT = 0  # in a request: the server's default
+FSYNC = 1  # on disk, survives a power cut
+OS = 2  # with the operating system, survives a kill of the broker
+MEMORY = 3  # only in an answer: nothing is kept on disk
+
+
+class Start(NamedTuple):
+    """A place to start at. `at`: earliest, latest, offset, time (µs since the epoch), or last (messages before latest)."""
+
+    at: str = "earliest"
+    value: int = 0
+
+
+EARLIEST = Start()
+
+
+class Position(NamedTuple):
+    partition: int
+    offset: int
+
+
+class Receipt(NamedTuple):
+    """Part of a delivery, by the receipt that came with it; no ranges: all of it."""
+
+    receipt: bytes
+    ranges: Sequence[tuple[int, int]] = ()
+
+
+# ---------------------------------------------------------------- channels
+
+
+@dataclass(slots=True)
+class CreateChannel:
+    channel: str
+    partitions: int = 0  # 0: one
+    settings: ChannelSettings | None = None  # None: the server's defaults
+    fail_if_exists: bool = False
+
+
+@dataclass(slots=True)
+class ListChannels:
+    prefix: str = ""
+
+
+@dataclass(slots=True)
+class DescribeChannel:
+    channel: str
+
+
+@dataclass(slots=True)
+class UpdateChannel:
+    channel: str
+    settings: ChannelSettings | None = None  # None: as they are
+    partitions: int = 0  # 0: as they are; never fewer
+
+
+@dataclass(slots=True)
+class DeleteChannel:
+    channel: str
+
+
+@dataclass(slots=True)
+class PurgeChannel:
+    channel: str
+    partition: int | None = None
+    before_offset: int = 0  # 0: everything
+
+
+# ---------------------------------------------------------------- publishing
+
+
+@dataclass(slots=True)
+class Publish:
+    """One batch. `crc` is CRC32C of `batch`, needed only where there is a producer."""
+
+    channel: str
+    batch: bytes
+    count: int
+    partition: int | None = None  # None: by the messages' keys, or the broker's choice
+    producer_id: str = ""  # empty: not idempotent
+    sequence: int = 0
+    crc: int = 0
+    deliver_at_us: int = 0  # 0: at once
+    delay_ms: int = 0  # instead of deliver_at_us
+    ttl_ms: int = 0  # 0: the channel's
+    durability: int = DEFAULT
+
+
+@dataclass(slots=True)
+class CancelSchedule:
+    channel: str
+    schedule_id: int
+
+
+# ---------------------------------------------------------------- pulling
+
+
+@dataclass(slots=True)
+class Pull:
+    """With a group it leases and needs a member; without one it reads from `positions`, else from `start`."""
+
+    channel: str
+    group: str = ""
+    member: str = ""
+    max_messages: int = 0  # 0: the server's default
+    max_bytes: int = 0  # 0: as much as an answer holds; one message is always returned
+    max_wait_ms: int = 0  # 0: answer at once
+    partition: int | None = None  # None: all
+    start: Start | None = None  # of a group that does not exist yet: its first position; None: earliest
+    positions: Sequence[Position] = ()
+
+
+# ---------------------------------------------------------------- leases
+
+
+@dataclass(slots=True)
+class Ack:
+    channel: str
+    group: str
+    member: str
+    receipts: Sequence[Receipt]
+
+
+@dataclass(slots=True)
+class Nack:
+    channel: str
+    group: str
+    member: str
+    receipts: Sequence[Receipt]
+    delay_ms: int | None = None  # None: the group's backoff
+
+
+@dataclass(slots=True)
+class Reject:
+    channel: str
+    group: str
+    member: str
+    receipts: Sequence[Receipt]
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Extend:
+    channel: str
+    group: str
+    member: str
+    receipts: Sequence[Receipt]  # none: only the heartbeat
+    ack_wait_ms: int = 0  # 0: the group's
+
+
+@dataclass(slots=True)
+class Commit:
+    channel: str
+    group: str
+    member: str
+    generation: int
+    positions: Sequence[Position]
+
+
+@dataclass(slots=True)
+class Seek:
+    """Exactly one of start and shift is set."""
+
+    channel: str
+    group: str
+    partition: int | None = None
+    start: Start | None = None
+    shift: int | None = None
+    force: bool = False
+    dry_run: bool = False
+
+
+@dataclass(slots=True)
+class Leave:
+    channel: str
+    group: str
+    member: str
+
+
+@dataclass(slots=True)
+class Transact:
+    """Of the publishes inside, producer_id, sequence, delay and durability are not used. `crc` covers all of them."""
+
+    publishes: Sequence[Publish]
+    acks: Sequence[Ack] = ()
+    commits: Sequence[Commit] = ()
+    producer_id: str = ""
+    sequence: int = 0
+    crc: int = 0
+
+
+# ---------------------------------------------------------------- groups
+
+
+@dataclass(slots=True)
+class CreateGroup:
+    """Answered by GroupInfo; fields of settings that are 0 take the server's default."""
+
+    channel: str
+    group: str
+    settings: GroupSettings | None = None
+    start: Start | None = None
+
+
+@dataclass(slots=True)
+class UpdateGroup:
+    channel: str
+    group: str
+    settings: GroupSettings
+
+
+@dataclass(slots=True)
+class ListGroups:
+    channel: str = ""  # empty: of all channels
+
+
+@dataclass(slots=True)
+class DescribeGroup:
+    channel: str
+    group: str
+    pending: bool = False  # also who holds what
+
+
+@dataclass(slots=True)
+class DeleteGroup:
+    channel: str
+    group: str
+
+
+Command = (
+    CreateChannel
+    | ListChannels
+    | DescribeChannel
+    | UpdateChannel
+    | DeleteChannel
+    | PurgeChannel
+    | Publish
+    | CancelSchedule
+    | Pull
+    | Ack
+    | Nack
+    | Reject
+    | Extend
+    | Commit
+    | Seek
+    | Leave
+    | Transact
+    | CreateGroup
+    | UpdateGroup
+    | ListGroups
+    | DescribeGroup
+    | DeleteGroup
+)

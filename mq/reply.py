@@ -1,0 +1,217 @@
+"""What a broker answers: one value per act of mq/command.py. No behaviour; fields are named as in proto/mq.proto."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mq.command import FSYNC, Position
+from wal.pb.wal_pb2 import ChannelSettings, GroupSettings
+
+
+@dataclass(slots=True)
+class CreateChannelReply:
+    created: bool  # false: it was there already
+
+
+@dataclass(slots=True)
+class DeleteChannelReply:
+    pass
+
+
+@dataclass(slots=True)
+class PurgeChannelReply:
+    purged: int
+
+
+class PartitionInfo(NamedTuple):
+    partition: int
+    start_offset: int
+    next_offset: int
+    bytes: int
+    damaged: Sequence[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class ChannelInfo:
+    """Answer of DescribeChannel and UpdateChannel."""
+
+    channel: str
+    settings: ChannelSettings
+    partitions: list[PartitionInfo]
+    messages: int
+    bytes: int
+    groups: int
+    created_us: int
+    scheduled: int
+    expired: int
+
+
+@dataclass(slots=True)
+class ListChannelsReply:
+    channels: list[ChannelInfo]
+
+
+class Placement(NamedTuple):
+    """Messages of a split batch that went to one partition: their indexes in the request's batch, in order."""
+
+    partition: int
+    base_offset: int
+    indexes: Sequence[int]
+
+
+@dataclass(slots=True)
+class PublishReply:
+    partition: int
+    base_offset: int
+    count: int
+    timestamp_us: int
+    durable: int = FSYNC  # what the answer waited for
+    schedule_id: int = 0  # of a delayed publish, which has no offset yet
+    duplicate: bool = False
+    placements: Sequence[Placement] = ()  # where a keyed batch was split; partition and base_offset are the first's
+
+
+@dataclass(slots=True)
+class CancelScheduleReply:
+    pass
+
+
+@dataclass(slots=True)
+class PulledBatch:
+    partition: int
+    base_offset: int
+    count: int
+    timestamp_us: int
+    offset_deltas: Sequence[int]  # empty: message i has offset base_offset + i
+    batch: bytes
+    receipt: bytes = b""
+    delivery_count: int = 0
+    lease_until_us: int = 0
+
+
+@dataclass(slots=True)
+class PullReply:
+    batches: list[PulledBatch]
+    next: list[Position] = field(default_factory=list)  # without a group: where to go on, one per partition asked for
+    generation: int = 0
+    assigned: Sequence[int] = ()
+    channel: str = ""  # these two: for `Broker.release`
+    group: str = ""
+
+
+@dataclass(slots=True)
+class AckReply:
+    acked: int  # messages
+
+
+@dataclass(slots=True)
+class NackReply:
+    pass
+
+
+@dataclass(slots=True)
+class RejectReply:
+    rejected: int
+
+
+@dataclass(slots=True)
+class ExtendReply:
+    lease_until_us: int
+
+
+@dataclass(slots=True)
+class CommitReply:
+    pass
+
+
+@dataclass(slots=True)
+class SeekReply:
+    positions: list[Position]
+    before: list[Position]
+
+
+@dataclass(slots=True)
+class LeaveReply:
+    pass
+
+
+@dataclass(slots=True)
+class TransactReply:
+    publishes: list[PublishReply]
+    duplicate: bool = False
+
+
+@dataclass(slots=True)
+class DeleteGroupReply:
+    pass
+
+
+class GroupPosition(NamedTuple):
+    partition: int
+    offset: int  # everything before it is acked
+    next_offset: int  # of the partition
+    lag: int
+    owner: str = ""
+
+
+class MemberInfo(NamedTuple):
+    member: str
+    seen_us: int
+    leased: int
+    partitions: Sequence[int] = ()
+
+
+class PendingRange(NamedTuple):
+    partition: int
+    start: int
+    end: int
+    member: str  # empty: waits for redelivery
+    delivery_count: int
+    until_us: int
+    since_us: int
+
+
+@dataclass(slots=True)
+class GroupInfo:
+    channel: str
+    group: str
+    settings: GroupSettings
+    positions: list[GroupPosition]
+    members: list[MemberInfo]
+    lag: int
+    lag_us: int
+    pending: int
+    skipped: int
+    pending_ranges: list[PendingRange]
+    generation: int
+    created_us: int
+
+
+@dataclass(slots=True)
+class ListGroupsReply:
+    groups: list[GroupInfo]
+
+
+Reply = (
+    CreateChannelReply
+    | ListChannelsReply
+    | ChannelInfo
+    | DeleteChannelReply
+    | PurgeChannelReply
+    | PublishReply
+    | CancelScheduleReply
+    | PullReply
+    | AckReply
+    | NackReply
+    | RejectReply
+    | ExtendReply
+    | CommitReply
+    | SeekReply
+    | LeaveReply
+    | TransactReply
+    | GroupInfo
+    | ListGroupsReply
+    | DeleteGroupReply
+)
