@@ -192,7 +192,8 @@ def _review_names(layers: Mapping[str, Mapping[str, str]], problems: list[str]) 
         elif name == "BROKER_HOST":
             notes.append("BROKER_HOST is for clients and left aside; SERVER_HOST says where the server listens")
         elif name.startswith(PREFIXES) and name not in known and name not in ELSEWHERE:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+            like = [other for other in known if other.split("_")[0] == name.split("_")[0]]
+            close = difflib.get_close_matches(name, like, n=1, cutoff=0.7)
             if close:
                 problems.append(f"{name} is unknown; did you mean {close[0]}?")
             else:
