@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 
 class WalError(Exception):
     """Anything this package raises on purpose."""
@@ -12,12 +10,15 @@ class WalError(Exception):
 class CorruptSegment(WalError):
     """Bytes that were once durable can't be read back; names the file, the place and what to do."""
 
-    def __init__(self, path: str | Path, position: int, reason: str, hint: str = "") -> None:
+    def __init__(
+        self, path: str, position: int, reason: str, hint: str = "", offsets: tuple[int, int] | None = None
+    ) -> None:
         super().__init__(f"{path}, byte {position}: {reason}" + (f" ({hint})" if hint else ""))
-        self.path = str(path)
+        self.path = path
         self.position = position
         self.reason = reason
         self.hint = hint
+        self.offsets = offsets  # start and end of what is lost, where a partition was read; end 0: not known
 
 
 class UnsupportedVersion(WalError):

@@ -1,0 +1,95 @@
+"""A segment as the MANIFEST describes it: opened with the manifest's salt, walked up to its seal.
+
+A walk yields every intact frame but the seal, and a `Gap` for everything that should be there and is not: damaged
+bytes, frames that are missing, a file that ends early or does not exist.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from wal.disk import Disk
+from wal.errors import WalError
+from wal.frame import HEADER_BYTES as FRAME_BYTES
+from wal.frame import Frame
+from wal.manifest import Manifest, SegmentEntry
+from wal.record import SEAL, Seal
+from wal.segment import SEGMENT_HEADER_BYTES, Gap, SegmentFile, roll
+
+
+def path_of(directory: str, manifest: Manifest, entry: SegmentEntry) -> str:
+    return os.path.join(directory, entry.name(manifest.extension))
+
+
+def open_entry(disk: Disk, directory: str, manifest: Manifest, entry: SegmentEntry) -> SegmentFile:
+    return SegmentFile(disk, path_of(directory, manifest, entry), entry.salt_bytes)
+
+
+def walk_entry(
+    segment: SegmentFile,
+    entry: SegmentEntry,
+    *,
+    start: int = SEGMENT_HEADER_BYTES,
+    expected: int = 0,
+    end: int | None = None,
+) -> Iterator[Frame | Gap]:
+    """The frames and gaps of one segment; `start` and `expected` let a walk begin at a known frame in its middle."""
+    count, rolling_crc, has_gap = 0, 0, start != SEGMENT_HEADER_BYTES
+    expected = expected or entry.first_sequence
+    position = start
+    seal: Seal | None = None
+    for item in segment.walk(expected, start=start, end=end, is_dense=entry.is_dense):
+        if isinstance(item, Gap):
+            has_gap = True
+            yield _whole(item, entry)
+            expected, position = item.last_sequence + 1, item.end
+        elif item.type == SEAL:
+            seal = Seal.FromString(item.payload)
+            position = item.position + FRAME_BYTES + len(item.payload)
+            break
+        else:
+            count += 1
+            rolling_crc = roll(rolling_crc, item.crc)
+            expected = item.sequence + 1
+            position = item.position + FRAME_BYTES + len(item.payload)
+            yield item
+    if not entry.is_sealed:
+        return
+    if seal is None:
+        if expected <= entry.last_sequence or not has_gap:
+            last = max(entry.last_sequence, expected - 1)
+            yield Gap(position, max(entry.bytes, position), expected, last, "the segment ends before its seal")
+    elif not has_gap and (seal.frames, seal.rolling_crc) != (count, rolling_crc):
+        reason = f"the seal counts {seal.frames} frames, {count} are here"
+        yield Gap(position, position, entry.first_sequence, entry.last_sequence, reason)
+
+
+def missing_gap(entry: SegmentEntry, reason: str) -> Gap:
+    """A whole segment that can't be opened."""
+    return Gap(0, entry.bytes, entry.first_sequence, entry.last_sequence, reason)
+
+
+def walk_chain(
+    disk: Disk, directory: str, manifest: Manifest, first_sequence: int = 0
+) -> Iterator[tuple[SegmentEntry, Frame | Gap]]:
+    """Every frame from a sequence on, over all segments; a segment that can't be opened is one gap."""
+    for entry in manifest.segments:
+        if entry.is_sealed and entry.last_sequence < first_sequence:
+            continue
+        try:
+            segment = open_entry(disk, directory, manifest, entry)
+        except (OSError, WalError) as error:
+            yield entry, missing_gap(entry, f"the segment can't be opened: {error}")
+            continue
+        with segment:
+            for item in walk_entry(segment, entry):
+                if item.sequence >= first_sequence if isinstance(item, Frame) else item.last_sequence >= first_sequence:
+                    yield entry, item
+
+
+def _whole(gap: Gap, entry: SegmentEntry) -> Gap:
+    """A gap that reaches the end of a sealed segment hides everything up to the segment's last sequence."""
+    if entry.is_sealed and gap.end >= entry.bytes:
+        return Gap(gap.position, entry.bytes, gap.first_sequence, entry.last_sequence, gap.reason)
+    return gap

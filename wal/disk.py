@@ -1,0 +1,209 @@
+"""What the log asks of a disk, and nothing more, so that a model of one can stand in.
+
+What we assume of it: a write is durable only after `sync` returned on the descriptor that wrote it; a name only
+after `sync_directory`; a rename is atomic; 512-byte sectors are written whole or not at all, in any order; a
+failed sync says nothing about what is on disk, and asking again proves nothing. `DirectDisk` is the real thing.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+from wal.errors import LogLocked
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+BLOCK_BYTES = 4096
+IOV_MAX = 1024  # buffers that one writev takes
+
+
+class Disk(Protocol):
+    """Paths are whole paths; descriptors are plain numbers; errors are OSError."""
+
+    def make_directory(self, path: str) -> None:
+        """Create it with its parents where missing, and make their names durable."""
+        ...
+
+    def lock(self, path: str) -> int:
+        """Take the exclusive lock on a file. Raises LogLocked."""
+        ...
+
+    def create(self, path: str) -> int:
+        """A new file, open for reading and writing; an old one of that name is an error."""
+        ...
+
+    def open(self, path: str) -> int: ...
+
+    def open_read_only(self, path: str) -> int: ...
+
+    def write(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        """Write some of the buffers at a position; returns how many bytes."""
+        ...
+
+    def read(self, fd: int, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end. Blocks that can't be read come back as zeros."""
+        ...
+
+    def size(self, fd: int) -> int: ...
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Reserve space so that the file has at least `size` bytes, the new ones zero."""
+        ...
+
+    def truncate(self, fd: int, size: int) -> None: ...
+
+    def sync(self, fd: int) -> None: ...
+
+    def close(self, fd: int) -> None: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def list(self, path: str) -> list[str]: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+
+class DirectDisk:
+    """The operating system's files."""
+
+    def make_directory(self, path: str) -> None:
+        missing = []
+        here = os.path.abspath(path)
+        while not os.path.isdir(here):
+            missing.append(here)
+            here = os.path.dirname(here)
+        for made in reversed(missing):
+            try:
+                os.mkdir(made, 0o700)
+            except FileExistsError:
+                if not os.path.isdir(made):
+                    raise
+            self.sync_directory(os.path.dirname(made))
+
+    def lock(self, path: str) -> int:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise LogLocked(f"{os.path.dirname(path)} is in use by another process") from error
+        return fd
+
+    def create(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def open(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def open_read_only(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def write(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        return os.pwritev(fd, buffers, position)
+
+    def read(self, fd: int, size: int, position: int) -> bytes:
+        try:
+            data = os.pread(fd, size, position)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return self._read_blocks(fd, size, position)
+        if len(data) < size and position + len(data) < self.size(fd):
+            data += self.read(fd, size - len(data), position + len(data))
+        return data
+
+    def _read_blocks(self, fd: int, size: int, position: int) -> bytes:
+        """A bad block must not cost its neighbours: it reads as zeros, which are never a valid frame."""
+        end = min(position + size, self.size(fd))
+        blocks = []
+        while position < end:
+            step = min(BLOCK_BYTES - position % BLOCK_BYTES, end - position)
+            try:
+                blocks.append(os.pread(fd, step, position))
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                blocks.append(bytes(step))
+            position += step
+        return b"".join(blocks)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def allocate(self, fd: int, size: int) -> None:
+        os.posix_fallocate(fd, 0, size)
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+
+def write_all(disk: Disk, fd: int, buffers: Sequence[bytes], position: int) -> None:
+    """Write every byte, going on after short writes."""
+    first, cut = 0, 0  # the first buffer not written whole, and how much of it is
+    while first < len(buffers):
+        some = list(buffers[first : first + IOV_MAX])
+        some[0] = some[0][cut:]
+        count = disk.write(fd, some, position)
+        position += count
+        for buffer in some:
+            if count < len(buffer):
+                break
+            count -= len(buffer)
+            first, cut = first + 1, 0
+        cut += count
+
+
+def write_file(disk: Disk, path: str, data: bytes) -> None:
+    """Put a whole new file on disk, durable but for its name. What an earlier try left there is replaced."""
+    try:
+        fd = disk.create(path)
+    except FileExistsError:
+        disk.unlink(path)
+        fd = disk.create(path)
+    try:
+        write_all(disk, fd, [data], 0)
+        disk.sync(fd)
+    finally:
+        disk.close(fd)
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    fd = disk.open_read_only(path)
+    try:
+        return disk.read(fd, disk.size(fd), 0)
+    finally:
+        disk.close(fd)
+

@@ -1,0 +1,282 @@
+"""Reading what the log holds: by offset, by sequence, and all of it in order.
+
+Knows the segments of the chain and their indexes. Any thread may read; the writer tells it of new chains, and the
+owner adds to the live index as it appends.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError, Message
+
+from wal.chain import open_entry, path_of, walk_chain, walk_entry
+from wal.disk import Disk, read_file, write_all
+from wal.errors import CorruptSegment, WalError
+from wal.frame import Frame
+from wal.index import SegmentIndex, Summary, build_index, summary_bytes, unpack_summary
+from wal.manifest import Manifest, SegmentEntry
+from wal.record import Damaged, Published, Unknown, decode, end_offset, published_in
+from wal.segment import Gap, SegmentFile
+
+_HINT = "mq wal verify lists what is lost"
+_CACHED_INDEXES = 8
+_SUMMARY_GUESS_BYTES = 1 << 14  # one read gets most summaries whole
+
+
+@dataclass(slots=True)
+class _Catalog:
+    """Where each partition's offsets are, by segment: what one look-up over many segments needs."""
+
+    order: dict[str, int] = field(default_factory=dict)  # of the segments, by name
+    segments: dict[tuple[int, int], tuple[list[int], list[SegmentEntry]]] = field(default_factory=dict)
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # order of the segment, position
+
+    def add(self, name: str, entry: SegmentEntry, summary: Summary) -> None:
+        order = self.order[name] = len(self.order)
+        for key, last_end in summary.last_ends.items():
+            ends, entries = self.segments.setdefault(key, ([], []))
+            ends.append(last_end)
+            entries.append(entry)
+        self.gaps += [(order, position) for position in summary.gaps]
+
+
+class Reader:
+    """All reads of one log."""
+
+    def __init__(self, disk: Disk, directory: str, manifest: Manifest) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._lock = threading.RLock()
+        self._manifest = manifest
+        self._live_index = SegmentIndex()
+        self._live: SegmentEntry | None = None
+        self._indexes: OrderedDict[str, SegmentIndex] = OrderedDict()
+        self._catalog: _Catalog | None = None
+
+    # ------------------------------------------------------------ the chain
+
+    def follow(self, manifest: Manifest) -> None:
+        """Read from another chain from now on: segments were replaced."""
+        with self._lock:
+            self._manifest = manifest
+            self._catalog = None
+
+    def go_live(self, manifest: Manifest, index: SegmentIndex) -> None:
+        """The last segment of the chain is being written, and this index grows with it."""
+        with self._lock:
+            self._manifest = manifest
+            self._live, self._live_index = manifest.segments[-1], index
+
+    def seal(self, manifest: Manifest, sealed: SegmentEntry, index: SegmentIndex) -> None:
+        """The live segment is sealed and not yet followed by another: its index goes beside it."""
+        name = sealed.name(manifest.extension)
+        with self._lock:
+            self._manifest = manifest
+            self._live = None
+            self._remember(name, index)
+            if self._catalog is not None:
+                self._catalog.add(name, sealed, index.summary())
+        self._save(sealed, index)
+
+    # ------------------------------------------------------------ by offset
+
+    def read(self, channel_id: int, partition: int, offset: int, max_bytes: int, synced: int) -> list[Published]:
+        """See `wal.log.Log.read`."""
+        key = (channel_id, partition)
+        found: list[Published] = []
+        previous = (-1, 0)  # the place of the frame before: damage between it and the next may have held offsets
+        catalog, entries = self._segments_from(key, offset)
+        for entry in entries:
+            index = self._index(entry)
+            places = index.partitions.get(key)
+            if places is None:
+                continue
+            order = catalog.order.get(entry.name(self._manifest.extension), len(catalog.order))
+            first = places.first_after(offset)
+            if first:
+                previous = (order, places.positions[first - 1])
+            with self._open(entry) as segment:
+                for at in range(first, len(places.ends)):
+                    base, end, here = places.bases[at], places.ends[at], (order, places.positions[at])
+                    if base > offset and any(previous < gap <= here for gap in catalog.gaps):
+                        if found:
+                            return found
+                        raise CorruptSegment(segment.path, here[1], "damage hides offsets", _HINT, (offset, base))
+                    frame = self._frame(segment, here[1], (base, end), bool(found))
+                    if frame is None or frame.sequence > synced:
+                        return found
+                    max_bytes -= len(frame.payload)
+                    if found and max_bytes < 0:
+                        return found
+                    found.append(_publish_with(frame, key, end))
+                    offset, previous = end, here
+        return found
+
+    def _frame(
+        self, segment: SegmentFile, position: int, offsets: tuple[int, int], may_stop: bool
+    ) -> Frame | None:
+        """The frame; None where it is damaged and there is something to return before it."""
+        try:
+            return segment.frame_at(position)
+        except CorruptSegment as error:
+            if may_stop:
+                return None
+            raise CorruptSegment(error.path, position, error.reason, error.hint, offsets) from None
+
+    def _segments_from(self, key: tuple[int, int], offset: int) -> tuple[_Catalog, list[SegmentEntry]]:
+        with self._lock:
+            if self._catalog is None:
+                self._catalog = self._build_catalog()
+            ends, entries = self._catalog.segments.get(key, ([], []))
+            chosen = entries[bisect_right(ends, offset) :]
+            return self._catalog, chosen + ([self._live] if self._live is not None else [])
+
+    def _build_catalog(self) -> _Catalog:
+        catalog = _Catalog()
+        for entry in self._manifest.segments:
+            if entry.is_sealed:
+                catalog.add(entry.name(self._manifest.extension), entry, self._summary(entry))
+        return catalog
+
+    # ------------------------------------------------------------ by sequence
+
+    def read_sequence(self, sequence: int, synced: int) -> Message | Unknown | None:
+        """See `wal.log.Log.read_sequence`."""
+        if not 0 < sequence <= synced:
+            return None
+        with self._lock:
+            segments, live = self._manifest.segments, self._live
+        at = bisect_right([entry.first_sequence for entry in segments], sequence) - 1
+        if at < 0:
+            return None
+        entry = segments[at]
+        index = self._index(entry)
+        expected, start = index.mark_before(sequence)
+        with self._open(entry) as segment:
+            walk = walk_entry(segment, entry, start=start, expected=expected or entry.first_sequence)
+            for item in walk:
+                if isinstance(item, Gap):
+                    if item.first_sequence <= sequence <= item.last_sequence:
+                        raise CorruptSegment(segment.path, item.position, item.reason, _HINT)
+                elif item.sequence >= sequence:
+                    return decode(item.type, item.payload) if item.sequence == sequence else None
+        if live is not entry and sequence <= entry.last_sequence and entry.is_dense:
+            raise CorruptSegment(segment.path, segment.size, "the segment ends early", _HINT)
+        return None
+
+    # ------------------------------------------------------------ all of it
+
+    def replay(self, first_sequence: int) -> Iterator[tuple[int, Message | Unknown]]:
+        """Every record from a sequence on; what is damaged appears as Damaged, in its place."""
+        for entry, item in walk_chain(self._disk, self._directory, self._manifest, first_sequence):
+            if isinstance(item, Frame):
+                try:
+                    yield item.sequence, decode(item.type, item.payload)
+                except DecodeError:
+                    gap = Gap(item.position, item.position, item.sequence, item.sequence, "the record can't be decoded")
+                    yield item.sequence, damaged(gap, entry.name(self._manifest.extension), len(item.payload))
+            else:
+                yield item.last_sequence, damaged(item, entry.name(self._manifest.extension))
+
+    # ------------------------------------------------------------ indexes
+
+    def _index(self, entry: SegmentEntry) -> SegmentIndex:
+        name = entry.name(self._manifest.extension)
+        with self._lock:
+            if entry is self._live:
+                return self._live_index
+            if name in self._indexes:
+                self._indexes.move_to_end(name)
+                return self._indexes[name]
+        index = self._load(entry) or self._rebuild(entry)
+        with self._lock:
+            self._remember(name, index)
+        return index
+
+    def _remember(self, name: str, index: SegmentIndex) -> None:
+        self._indexes[name] = index
+        while len(self._indexes) > _CACHED_INDEXES:
+            self._indexes.popitem(last=False)
+
+    def _load(self, entry: SegmentEntry) -> SegmentIndex | None:
+        try:
+            return SegmentIndex.unpack(read_file(self._disk, self._sidecar(entry)), entry.salt_bytes, entry.bytes)
+        except OSError:
+            return None
+
+    def _rebuild(self, entry: SegmentEntry) -> SegmentIndex:
+        with self._open(entry) as segment:
+            index = build_index(walk_entry(segment, entry))
+        self._save(entry, index)
+        return index
+
+    def _save(self, entry: SegmentEntry, index: SegmentIndex) -> None:
+        """Best effort: a sidecar that can't be written, or is written torn, is rebuilt when it is needed."""
+        path = self._sidecar(entry)
+        try:
+            if os.path.basename(path) in self._disk.list(self._directory):
+                self._disk.unlink(path)
+            fd = self._disk.create(path)
+            try:
+                write_all(self._disk, fd, [index.pack(entry.salt_bytes, entry.bytes)], 0)
+            finally:
+                self._disk.close(fd)
+        except OSError:
+            return
+
+    def _summary(self, entry: SegmentEntry) -> Summary:
+        try:
+            fd = self._disk.open_read_only(self._sidecar(entry))
+        except OSError:
+            fd = -1
+        if fd >= 0:
+            try:
+                data = self._disk.read(fd, _SUMMARY_GUESS_BYTES, 0)
+                size = summary_bytes(data)
+                data = data[:size] if size <= len(data) else self._disk.read(fd, size, 0)
+            finally:
+                self._disk.close(fd)
+            summary = unpack_summary(data, entry.salt_bytes, entry.bytes)
+            if summary is not None:
+                return summary
+        try:
+            return self._index(entry).summary()
+        except OSError:
+            return Summary({}, [0])  # the file is gone: everything it held is a gap
+
+    def _sidecar(self, entry: SegmentEntry) -> str:
+        return os.path.join(self._directory, entry.name(".idx"))
+
+    def _open(self, entry: SegmentEntry) -> SegmentFile:
+        try:
+            return open_entry(self._disk, self._directory, self._manifest, entry)
+        except FileNotFoundError:
+            path = path_of(self._directory, self._manifest, entry)
+            raise CorruptSegment(path, 0, "the segment is missing", _HINT) from None
+
+
+def damaged(gap: Gap, segment: str, size: int | None = None) -> Damaged:
+    """The record that stands for a gap. A message takes at least two bytes, so that many offsets may be lost."""
+    lost = gap.bytes if size is None else size
+    return Damaged(
+        first_sequence=gap.first_sequence,
+        last_sequence=gap.last_sequence,
+        segment=segment,
+        position=gap.position,
+        bytes=lost,
+        reason=gap.reason,
+        skip=lost // 2,
+    )
+
+
+def _publish_with(frame: Frame, key: tuple[int, int], end: int) -> Published:
+    for published in published_in(decode(frame.type, frame.payload)):
+        if (published.channel_id, published.partition, end_offset(published)) == (*key, end):
+            return published
+    raise WalError(f"the index names offsets up to {end} in frame {frame.sequence}, which does not hold them")

@@ -1,0 +1,281 @@
+"""Segments: one file of the log. Its name, its header, the walk over its frames, and writing a sealed one.
+
+    0        8    10   12      16               32              40              48              56      60      64
+    +--------+----+----+-------+----------------+---------------+---------------+---------------+-------+-------+
+    | magic  |ver | 0  | gener.|    log uuid    | first sequence|     salt      | previous last | prev. |header |
+    |        |    |    |       |                |               |               |   sequence    |  crc  |  crc  |
+    +--------+----+----+-------+----------------+---------------+---------------+---------------+-------+-------+
+
+The MANIFEST repeats all of it, so a damaged header costs nothing but a report: frames are checked against the
+MANIFEST's salt. Live segments are preallocated: beyond the append position every byte is zero. A sealed one ends
+with its seal frame and is immutable.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from wal.disk import Disk, write_all
+from wal.errors import CorruptSegment, UnsupportedVersion
+from wal.frame import HEADER_BYTES as FRAME_BYTES
+from wal.frame import (
+    Frame,
+    Head,
+    Salt,
+    crc32c,
+    encode,
+    extend_crc32c,
+    find_head,
+    first_nonzero,
+    read_head,
+    scan,
+)
+from wal.record import SEAL, Seal
+
+MAGIC = b"mqwal\r\n\0"
+FORMAT_VERSION = 1
+SEGMENT_HEADER_BYTES = 64
+WINDOW_BYTES = 1 << 20  # how much of a file a walk holds at a time, unless a frame is larger
+
+_HEADER = struct.Struct("<8sHHI16sQ8sQI")
+_CRC = struct.Struct("<I")
+
+
+def segment_name(first_sequence: int, generation: int, extension: str = ".wal") -> str:
+    return f"{first_sequence:020d}-{generation}{extension}"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """What a segment says of itself."""
+
+    log_uuid: UUID
+    first_sequence: int
+    generation: int
+    salt: bytes
+    previous_last: int = 0  # last sequence of the segment before; 0 where there is none
+    previous_crc: int = 0  # CRC of its last frame
+
+    def pack(self) -> bytes:
+        fields = _HEADER.pack(
+            MAGIC, FORMAT_VERSION, 0, self.generation, self.log_uuid.bytes,
+            self.first_sequence, self.salt, self.previous_last, self.previous_crc,
+        )  # fmt: skip
+        return fields + _CRC.pack(crc32c(fields))
+
+    @classmethod
+    def unpack(cls, data: bytes, path: str) -> SegmentHeader:
+        """Raises CorruptSegment or UnsupportedVersion."""
+        if len(data) < SEGMENT_HEADER_BYTES or data[:8] != MAGIC:
+            raise CorruptSegment(path, 0, "not a segment of an mq log")
+        fields = data[: _HEADER.size]
+        _, version, _, generation, uuid, first, salt, previous_last, previous_crc = _HEADER.unpack(fields)
+        if data[_HEADER.size : SEGMENT_HEADER_BYTES] != _CRC.pack(crc32c(fields)):
+            raise CorruptSegment(path, 0, "the segment's header is damaged")
+        if version > FORMAT_VERSION:
+            raise UnsupportedVersion(f"{path} has format {version}; this version reads up to {FORMAT_VERSION}")
+        return cls(UUID(bytes=uuid), first, generation, salt, previous_last, previous_crc)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes of a segment that are no intact frame, though frames were there. Positions are file positions."""
+
+    position: int
+    end: int
+    first_sequence: int  # of what is missing
+    last_sequence: int  # the same as first - 1 where no sequence is missing (foreign bytes between frames)
+    reason: str
+
+    @property
+    def bytes(self) -> int:
+        return self.end - self.position
+
+
+class SegmentFile:
+    """A segment open for reading; a context manager."""
+
+    def __init__(self, disk: Disk, path: str, salt: bytes) -> None:
+        self.disk = disk
+        self.path = path
+        self.salt = Salt.of(salt)
+        self.fd = disk.open_read_only(path)
+        self.size = disk.size(self.fd)
+
+    def __enter__(self) -> SegmentFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.disk.close(self.fd)
+
+    def header(self) -> SegmentHeader:
+        return SegmentHeader.unpack(self.disk.read(self.fd, SEGMENT_HEADER_BYTES, 0), self.path)
+
+    def frame_at(self, position: int) -> Frame:
+        """The frame that starts at a position. Raises CorruptSegment."""
+        window = self.disk.read(self.fd, FRAME_BYTES, position)
+        head = read_head(window, self.salt, 0, position)
+        if head is not None:
+            frame = next(scan(self.disk.read(self.fd, head.end - position, position), self.salt, 0, position), None)
+            if frame is not None:
+                return frame
+        raise CorruptSegment(self.path, position, "the frame here is damaged", "mq wal verify lists what is lost")
+
+    def walk(
+        self, expected: int, *, start: int = SEGMENT_HEADER_BYTES, end: int | None = None, is_dense: bool = True
+    ) -> Iterator[Frame | Gap]:
+        """Every intact frame from sequence `expected` on, and every gap between them, in the order of the file.
+
+        Ends where only zeros, or nothing, follow. `is_dense`: sequences rise by one (a segment written live), so a
+        jump is a gap even where no byte is damaged. Memory is bounded by a window or one frame.
+        """
+        position = start
+        size = self.size if end is None else min(end, self.size)
+        while position < size:
+            before = position
+            window = self.disk.read(self.fd, min(WINDOW_BYTES, size - position), position)
+            for frame in scan(window, self.salt, 0, position):
+                end_of_frame = frame.position + FRAME_BYTES + len(frame.payload)
+                if frame.sequence != expected:
+                    if is_dense or frame.sequence < expected:
+                        break
+                    follower = read_head(window, self.salt, end_of_frame - before)
+                    if follower is not None and follower.sequence <= frame.sequence:
+                        break
+                yield frame
+                expected = frame.sequence + 1
+                position = end_of_frame
+            if position > before:
+                continue
+            if self._first_nonzero(position, size) == size:
+                return
+            resumed, highest = self._resume(position, size, expected, is_dense)
+            if resumed is None:
+                yield Gap(position, self._last_nonzero(position, size), expected, highest, "no intact frame to the end")
+                return
+            if resumed.position > position:
+                yield Gap(position, resumed.position, expected, resumed.sequence - 1, "damaged bytes")
+            elif is_dense and resumed.sequence > expected:
+                yield Gap(position, position, expected, resumed.sequence - 1, "frames are missing")
+            yield resumed
+            expected = resumed.sequence + 1
+            position = resumed.position + FRAME_BYTES + len(resumed.payload)
+
+    def _resume(self, position: int, size: int, expected: int, is_dense: bool) -> tuple[Frame | None, int]:
+        """The next intact frame that is in its right place, and the highest sequence that any header here tells."""
+        highest = expected
+        budget = 4 * self.size  # for payloads read in vain: what keeps hostile bytes from costing quadratic time
+        while True:
+            head = self._find_head(position, size)
+            if head is None:
+                return None, highest
+            position = head.position + FRAME_BYTES
+            if head.sequence < expected or head.end > size:
+                continue
+            highest = max(highest, head.sequence)
+            if self._is_in_line(head, size, is_dense):
+                frame = self._intact(head)
+                if frame is not None:
+                    return frame, highest
+            budget -= head.end - head.position
+            if budget < 0:
+                position = head.end
+
+    def _is_in_line(self, head: Head, size: int, is_dense: bool) -> bool:
+        """A frame that was copied or moved is intact but out of line: what follows it does not continue it."""
+        window = self.disk.read(self.fd, min(FRAME_BYTES, size - head.end), head.end)
+        follower = read_head(window, self.salt, 0, head.end)
+        if follower is None:
+            return True
+        return follower.sequence == head.sequence + 1 if is_dense else follower.sequence > head.sequence
+
+    def _intact(self, head: Head) -> Frame | None:
+        data = self.disk.read(self.fd, head.end - head.position, head.position)
+        return next(scan(data, self.salt, 0, head.position), None)
+
+    def _find_head(self, position: int, size: int) -> Head | None:
+        while position < size:
+            window = self.disk.read(self.fd, min(WINDOW_BYTES, size - position), position)
+            head = find_head(window, self.salt, 0, position)
+            if head is not None:
+                return head
+            if position + len(window) >= size:
+                return None
+            position += max(1, len(window) - FRAME_BYTES + 1)  # a header may straddle two windows
+        return None
+
+    def _first_nonzero(self, position: int, size: int) -> int:
+        while position < size:
+            window = self.disk.read(self.fd, min(WINDOW_BYTES, size - position), position)
+            found = first_nonzero(window, 0)
+            if found < len(window):
+                return position + found
+            position += len(window)
+        return size
+
+    def _last_nonzero(self, position: int, size: int) -> int:
+        """The end of the bytes after `position` that are not the zeros a preallocated file ends with."""
+        while size > position:
+            start = max(position, size - WINDOW_BYTES)
+            window = self.disk.read(self.fd, size - start, start).rstrip(b"\0")
+            if window:
+                return start + len(window)
+            size = start
+        return position
+
+
+class SealedWriter:
+    """Writes a whole segment at once, seal included: copy-forward, repair, cleaning, compaction, tests."""
+
+    def __init__(self, disk: Disk, fd: int, header: SegmentHeader) -> None:
+        self.disk = disk
+        self.fd = fd
+        self.header = header
+        self.salt = Salt.of(header.salt)
+        self.frames = 0
+        self.last_sequence = header.first_sequence - 1
+        self.last_crc = 0
+        self.rolling_crc = 0
+        self._buffers: list[bytes] = [header.pack()]
+        self._buffered = SEGMENT_HEADER_BYTES
+        self._flushed = 0
+
+    @property
+    def position(self) -> int:
+        """Where the next frame will start."""
+        return self._flushed + self._buffered
+
+    def add(self, type_: int, sequence: int, pieces: Sequence[bytes]) -> None:
+        """Frames of a finished segment were durable long ago, so each vouches for all before it."""
+        header, crc = encode(self.salt, type_, sequence, sequence - 1, pieces)
+        self._buffers += [header, *pieces]
+        self._buffered += len(header) + sum(map(len, pieces))
+        self.last_crc = crc
+        if type_ != SEAL:
+            self.frames += 1
+            self.last_sequence = sequence
+            self.rolling_crc = roll(self.rolling_crc, crc)
+        if self._buffered >= WINDOW_BYTES:
+            self._flush()
+
+    def seal(self) -> int:
+        """Write the seal, sync, and return the file's size. The caller makes the name durable."""
+        add_seal = Seal(frames=self.frames, last_sequence=self.last_sequence, rolling_crc=self.rolling_crc)
+        self.add(SEAL, self.last_sequence + 1, [add_seal.SerializeToString()])
+        self._flush()
+        self.disk.truncate(self.fd, self._flushed)
+        self.disk.sync(self.fd)
+        return self._flushed
+
+    def _flush(self) -> None:
+        write_all(self.disk, self.fd, self._buffers, self._flushed)
+        self._flushed += self._buffered
+        self._buffers, self._buffered = [], 0
+
+
+def roll(rolling_crc: int, crc: int) -> int:
+    """The next value of the CRC over a segment's CRCs."""
+    return extend_crc32c(rolling_crc, _CRC.pack(crc))
