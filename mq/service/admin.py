@@ -1,0 +1,72 @@
+"""Requests of AdminService: from bytes to commands, with every rule of the edge checked. Pure; no transport."""
+
+from __future__ import annotations
+
+from mq import command
+from mq.errors import InvalidArgument
+from mq.pb import mq_pb2 as pb
+from mq.service import checks
+from mq.service.checks import parse
+from mq.service.convert import channel_settings, group_settings
+from mq.service.edge import Edge
+
+
+def list_channels(request: bytes, edge: Edge) -> command.ListChannels:
+    prefix = parse(pb.ListChannelsRequest, request).prefix
+    if len(prefix) > checks.NAME_LENGTH:
+        raise InvalidArgument("prefix is longer than any name")
+    return command.ListChannels(prefix)
+
+
+def describe_channel(request: bytes, edge: Edge) -> command.DescribeChannel:
+    return command.DescribeChannel(checks.channel(parse(pb.DescribeChannelRequest, request).channel))
+
+
+def update_channel(request: bytes, edge: Edge) -> command.UpdateChannel:
+    message = parse(pb.UpdateChannelRequest, request)
+    settings = channel_settings(message.settings) if message.HasField("settings") else None
+    return command.UpdateChannel(checks.channel(message.channel), settings, message.partitions)
+
+
+def delete_channel(request: bytes, edge: Edge) -> command.DeleteChannel:
+    return command.DeleteChannel(checks.channel(parse(pb.DeleteChannelRequest, request).channel))
+
+
+def purge_channel(request: bytes, edge: Edge) -> command.PurgeChannel:
+    message = parse(pb.PurgeChannelRequest, request)
+    partition = message.partition if message.HasField("partition") else None
+    return command.PurgeChannel(checks.channel(message.channel), partition, message.before_offset)
+
+
+def create_group(request: bytes, edge: Edge) -> command.CreateGroup:
+    message = parse(pb.CreateGroupRequest, request)
+    return command.CreateGroup(
+        checks.channel(message.channel),
+        checks.group(message.group),
+        group_settings(message.settings) if message.HasField("settings") else None,
+        checks.start(message.start) if message.HasField("start") else None,
+    )
+
+
+def update_group(request: bytes, edge: Edge) -> command.UpdateGroup:
+    message = parse(pb.UpdateGroupRequest, request)
+    if not message.HasField("settings"):
+        raise InvalidArgument("settings is missing")
+    return command.UpdateGroup(
+        checks.channel(message.channel), checks.group(message.group), group_settings(message.settings)
+    )
+
+
+def list_groups(request: bytes, edge: Edge) -> command.ListGroups:
+    channel = parse(pb.ListGroupsRequest, request).channel
+    return command.ListGroups(checks.channel(channel) if channel else "")
+
+
+def describe_group(request: bytes, edge: Edge) -> command.DescribeGroup:
+    message = parse(pb.DescribeGroupRequest, request)
+    return command.DescribeGroup(checks.channel(message.channel), checks.group(message.group), message.pending)
+
+
+def delete_group(request: bytes, edge: Edge) -> command.DeleteGroup:
+    message = parse(pb.DeleteGroupRequest, request)
+    return command.DeleteGroup(checks.channel(message.channel), checks.group(message.group))
