@@ -32,7 +32,7 @@ LAYERS = [
     {"mq.broker"},
     {"mq.service"},
     {"mq.doors"},
-    {"mq.server"},
+    {"mq.server", "mq.logs"},
     # its users
     {"mq.client"},
     {"mq"},
@@ -55,7 +55,7 @@ OF_WAL = {
     "mq.testing": {"*"},
     "mq.cli": {"*"},
     "mq.broker": {"wal.errors", "wal.log", "wal.record", "wal.pb"},
-    "mq.service": {"wal.errors", "wal.record", "wal.pb"},
+    "mq.service": {"wal.errors", "wal.log", "wal.record", "wal.pb"},
     "mq.command": {"wal.record", "wal.pb"},
     "mq.reply": {"wal.record", "wal.pb"},
     "mq.limits": {"wal.record", "wal.pb"},

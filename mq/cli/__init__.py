@@ -11,7 +11,9 @@ import click
 from mq import __version__
 
 # name -> ("module:attribute" of the click command, one-line help)
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("mq.cli.serve:serve", "start the broker"),
+}
 
 
 class LazyGroup(click.Group):

@@ -1,0 +1,188 @@
+"""The composition root: settings in, a running broker out. The only place that knows all parts.
+
+Order matters twice. Starting: listen (so that a taken port is known before any work, and health can say NOT_SERVING),
+open the log, recover, serve. Stopping: refuse new work, let what is in flight finish, sync, leave the clean mark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+import uuid
+from pathlib import Path
+
+from loguru import logger
+
+from mq import __version__, logs
+from mq.broker import Broker, Recovered
+from mq.command import FSYNC, OS
+from mq.config import Config
+from mq.doors.grpc import GrpcDoor
+from mq.limits import Limits
+from mq.service import Edge, Service
+from mq.service.info import Facts
+from wal.clock import SystemClock
+from wal.errors import WalError
+from wal.log import Log
+from wal.memory import MemoryLog
+from wal.pb.wal_pb2 import ChannelSettings, GroupSettings
+
+LOOPBACK = ("127.", "localhost", "::1", "[::1]")
+
+
+class StartFailed(Exception):
+    """The server can't start; the text is one line for an operator."""
+
+
+class Server:
+    """One broker with its log and its doors. `start`, then `stop`; both on the same loop."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.broker: Broker | None = None
+        self.grpc = GrpcDoor(max_request_bytes=config.max_request_bytes)
+
+    async def start(self) -> Recovered:
+        """Listen, recover, serve. Raises StartFailed."""
+        try:
+            await self.grpc.open(self.config.host, self.config.port)
+        except OSError as error:
+            raise StartFailed(str(error)) from None
+        try:
+            log = await open_log(self.config)
+            self.broker = Broker(log, SystemClock(), limits(self.config), on_health=self._show_health)
+            recovered = await self.broker.start()
+        except (WalError, OSError) as error:
+            await self.grpc.drain(0)
+            raise StartFailed(_in_one_line(error, self.config)) from None
+        self.grpc.service = Service(self.broker, log, edge(self.config), _facts(self.config, log))
+        return recovered
+
+    async def stop(self) -> bool:
+        """Finish what is in flight, within the configured time, and close the log; False where the log had failed."""
+        assert self.broker is not None
+        grace = self.config.graceful_shutdown_ms / 1_000
+        leaving = asyncio.ensure_future(self.grpc.drain(grace))
+        try:
+            await asyncio.wait_for(self.broker.drain(), grace)
+        except TimeoutError:
+            logger.warning("what was in flight did not end within {} s", grace)
+        await leaving
+        await self.broker.close()
+        return self.broker.failed is None
+
+    def _show_health(self, is_serving: bool) -> None:
+        self.grpc.show_health(is_serving)
+
+
+async def open_log(config: Config) -> Log:
+    """The configured log, recovered."""
+    if config.storage_mode == "memory":
+        return MemoryLog(max_record_bytes=config.max_request_bytes + (1 << 20))
+    raise StartFailed("STORAGE_MODE=wal is not there yet")
+
+
+def limits(config: Config) -> Limits:
+    """What the broker may use."""
+    return Limits(
+        buffer_bytes=config.max_memory_bytes,
+        durability=FSYNC if config.wal_sync else OS,
+        is_memory=config.storage_mode == "memory",
+        channel=ChannelSettings(
+            max_age_ms=config.channel_max_age_ms,
+            max_bytes=config.channel_max_bytes,
+            max_messages=config.channel_max_messages,
+        ),
+        group=GroupSettings(
+            ack_wait_ms=config.group_ack_wait_ms,
+            max_deliver=config.group_max_deliver,
+            backoff_ms=config.group_backoff_ms,
+            session_timeout_ms=config.group_session_timeout_ms,
+            assignment="sticky",
+        ),
+    )
+
+
+def edge(config: Config) -> Edge:
+    """What a caller may ask for."""
+    return Edge(request_bytes=config.max_request_bytes, batch_size=config.batch_size)
+
+
+def _facts(config: Config, log: Log) -> Facts:
+    return Facts(
+        version=__version__,
+        log_uuid=str(log.uuid),
+        start_id=uuid.uuid4().hex,
+        started_us=time.time_ns() // 1_000,
+        storage_mode=config.storage_mode,
+        max_request_bytes=config.max_request_bytes,
+    )
+
+
+def _in_one_line(error: WalError | OSError, config: Config) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or Path(config.wal_dir).absolute()}: {error.strerror or error}"
+    return " ".join(str(error).split())
+
+
+def run(config: Config) -> int:
+    """Serve until a signal comes; the exit code. A second signal exits at once: the log is made for that."""
+    logs.configure(config)
+    try:
+        import uvloop
+    except ImportError:  # not on Windows
+        factory = None
+    else:
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        try:
+            return runner.run(_serve(config))
+        except StartFailed as error:
+            sys.stderr.write(f"mq: {error}\n")
+            return 1
+
+
+async def _serve(config: Config) -> int:
+    stopping = asyncio.Event()
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            os._exit(1)
+        stopping.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    for note in config.notes:
+        logger.warning("{}", note)
+    server = Server(config)
+    recovered = await server.start()
+    _report(config, recovered, server.grpc.port)
+    await stopping.wait()
+    logger.info("stopping: no new work is taken")
+    is_clean = await server.stop()
+    logger.info("stopped")
+    return 0 if is_clean else 1
+
+
+def _report(config: Config, recovered: Recovered, port: int) -> None:
+    if config.storage_mode == "memory":
+        logger.warning("STORAGE_MODE=memory: nothing is kept on disk, a restart forgets everything")
+    logger.info(
+        "recovered {} channels, {} groups, {} messages from {} records in {:.2f} s",
+        recovered.channels,
+        recovered.groups,
+        recovered.messages,
+        recovered.records,
+        recovered.seconds,
+    )
+    for line in recovered.damaged:
+        logger.error("damaged: {}", line)
+    if recovered.set_aside:
+        logger.warning("{} records have no channel or group any more, or are of an unknown type", recovered.set_aside)
+    if not config.host.startswith(LOOPBACK):
+        logger.warning("{} can be reached from outside, without TLS: whoever gets there reads and writes", config.host)
+    logger.info("listening on {}:{} (gRPC)", config.host, port)
