@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from wal.chain import open_entry, path_of, walk_chain, walk_entry
 from wal.disk import Disk, read_file, write_all
 from wal.errors import CorruptSegment, WalError
+from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Frame
 from wal.index import SegmentIndex, Summary, build_index, summary_bytes, unpack_summary
 from wal.manifest import Manifest, SegmentEntry
@@ -26,6 +27,7 @@ from wal.segment import Gap, SegmentFile
 
 _HINT = "mq wal verify lists what is lost"
 _CACHED_INDEXES = 8
+MAX_MESSAGES_PER_RECORD = 10_000  # what a writer puts into one record at most
 _SUMMARY_GUESS_BYTES = 1 << 14  # one read gets most summaries whole
 
 
@@ -262,8 +264,12 @@ class Reader:
 
 
 def damaged(gap: Gap, segment: str, size: int | None = None) -> Damaged:
-    """The record that stands for a gap. A message takes at least two bytes, so that many offsets may be lost."""
+    """The record that stands for a gap, and how many offsets every partition has to leave out for it.
+
+    A message takes at least two bytes. Where frames vanished without leaving bytes, each may have been a full one.
+    """
     lost = gap.bytes if size is None else size
+    missing = gap.last_sequence - gap.first_sequence + 1
     return Damaged(
         first_sequence=gap.first_sequence,
         last_sequence=gap.last_sequence,
@@ -271,7 +277,7 @@ def damaged(gap: Gap, segment: str, size: int | None = None) -> Damaged:
         position=gap.position,
         bytes=lost,
         reason=gap.reason,
-        skip=lost // 2,
+        skip=lost // 2 if lost >= missing * FRAME_BYTES else missing * MAX_MESSAGES_PER_RECORD,
     )
 
 

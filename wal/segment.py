@@ -154,7 +154,7 @@ class SegmentFile:
                 return
             resumed, highest = self._resume(position, size, expected, is_dense)
             if resumed is None:
-                yield Gap(position, self._last_nonzero(position, size), expected, highest, "no intact frame to the end")
+                yield Gap(position, min(size, self.last_nonzero(position)), expected, highest, "no intact frame to the end")
                 return
             if resumed.position > position:
                 yield Gap(position, resumed.position, expected, resumed.sequence - 1, "damaged bytes")
@@ -216,8 +216,9 @@ class SegmentFile:
             position += len(window)
         return size
 
-    def _last_nonzero(self, position: int, size: int) -> int:
+    def last_nonzero(self, position: int) -> int:
         """The end of the bytes after `position` that are not the zeros a preallocated file ends with."""
+        size = self.size
         while size > position:
             start = max(position, size - WINDOW_BYTES)
             window = self.disk.read(self.fd, size - start, start).rstrip(b"\0")

@@ -1,0 +1,254 @@
+"""Opening a directory: find out what the last owner left, make it whole, and only then let anybody in.
+
+Three outcomes, told apart:
+
+* clean: the watermark says that the log was closed in good order and the frames agree. The live segment goes on.
+* torn: bytes at the end of the live segment that nobody was ever told were durable. They are kept as `*.torn-n` and
+  left out.
+* corrupt: bytes that were durable once and can't be read. They are copied to `quarantine/`, a Damaged record stands
+  in their place, everything around them stays. Damage in sealed segments is left for `verify` and `repair`.
+
+After anything but a clean stop the live segment is copied forward into a new file and synced before it is served:
+what the page cache shows may not be on disk, and a later sync of the old file would not tell.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from loguru import logger
+
+from wal.chain import path_of
+from wal.clock import Clock
+from wal.disk import Disk, write_file
+from wal.errors import CorruptSegment
+from wal.frame import Frame, Salt
+from wal.index import SegmentIndex
+from wal.manifest import MANIFEST, Manifest, SegmentEntry, read_manifest, swap_manifest
+from wal.reader import damaged
+from wal.record import DAMAGED
+from wal.segment import SEGMENT_HEADER_BYTES, Gap, SealedWriter, SegmentFile, SegmentHeader
+from wal.space import SPARE, Space
+from wal.tail import Tail, kept, survey
+from wal.watermark import Mark, WatermarkFile
+from wal.writer import Live, start_segment
+
+QUARANTINE = "quarantine"
+ORPHANS = "orphans"
+
+
+RECOVERING = "recovering"  # a copy that is not finished; what a crash leaves of it is only ever a second copy
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What opening found, for the start-up report."""
+
+    is_new: bool = False
+    was_clean: bool = False
+    torn_bytes: int = 0
+    copied_frames: int = 0
+    damage: list[tuple[str, Gap]] = field(default_factory=list)  # segment and range
+    orphans: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Opened:
+    """A directory ready to be written."""
+
+    manifest: Manifest
+    live: Live
+    space: Space
+    watermark: WatermarkFile
+    report: Recovery
+
+
+def recover(
+    disk: Disk, directory: str, clock: Clock, random: Callable[[int], bytes], *, extension: str, make_space: Callable[[], Space]
+) -> Opened:
+    """Make the directory whole and say what was found. The caller holds its lock."""
+    report = Recovery()
+    manifest = read_manifest(disk, directory)
+    if manifest is None:
+        manifest = _create(disk, directory, random, extension)
+        report.is_new = True
+    _clear(disk, directory, manifest, report)
+    space = make_space()
+    watermark = space.with_room(lambda: WatermarkFile(disk, directory, manifest.log_uuid))
+    mark = watermark.mark
+    if mark is not None and mark.is_clean:
+        watermark.write(replace(mark, is_clean=False))  # a crash from here on is not a clean stop
+        watermark.sync()
+    opening = _Opening(disk, directory, clock, random, manifest, space, report)
+    live = opening.live_segment(mark)
+    return Opened(opening.manifest, live, space, watermark, report)
+
+
+def _create(disk: Disk, directory: str, random: Callable[[int], bytes], extension: str) -> Manifest:
+    """A manifest without segments comes first, so that segments without a manifest always mean loss."""
+    segments = [name for name in disk.list(directory) if name.endswith(extension)]
+    if segments:
+        path = os.path.join(directory, MANIFEST)
+        raise CorruptSegment(path, 0, f"missing, though {len(segments)} segments are here", "mq wal repair rebuilds it")
+    return swap_manifest(disk, directory, Manifest(UUID(bytes=random(16), version=4), extension=extension))
+
+
+def _clear(disk: Disk, directory: str, manifest: Manifest, report: Recovery) -> None:
+    """Unfinished copies go; segments that no manifest names are put aside, never deleted."""
+    names = disk.list(directory)
+    for name in (RECOVERING, SPARE):
+        if name in names:
+            disk.unlink(os.path.join(directory, name))
+    known = {entry.name(manifest.extension) for entry in manifest.segments}
+    known |= {retired.name for retired in manifest.retired}
+    for name in names:
+        if name.endswith(manifest.extension) and name not in known:
+            disk.make_directory(os.path.join(directory, ORPHANS))
+            disk.rename(os.path.join(directory, name), _free_name(disk, os.path.join(directory, ORPHANS), name))
+            report.orphans.append(name)
+    if report.orphans:
+        disk.sync_directory(os.path.join(directory, ORPHANS))
+        disk.sync_directory(directory)
+        logger.warning("{} files that the manifest does not name were moved to {}/", len(report.orphans), ORPHANS)
+
+
+class _Opening:
+    """One opening of a directory."""
+
+    def __init__(
+        self, disk: Disk, directory: str, clock: Clock, random: Callable[[int], bytes],
+        manifest: Manifest, space: Space, report: Recovery,
+    ) -> None:  # fmt: skip
+        self.disk = disk
+        self.directory = directory
+        self.clock = clock
+        self.random = random
+        self.manifest = manifest
+        self.space = space
+        self.report = report
+
+    def live_segment(self, mark: Mark | None) -> Live:
+        segments = self.manifest.segments
+        if not segments or segments[-1].is_sealed:
+            live = self._start(segments[-1] if segments else None)
+            self._swap(self.manifest.with_segments([*segments, live.entry]))
+            return live
+        entry = segments[-1]
+        path = path_of(self.directory, self.manifest, entry)
+        try:
+            segment = SegmentFile(self.disk, path, entry.salt_bytes)
+        except FileNotFoundError:
+            tail = _lost_whole(entry, mark)
+            return self._copy_forward(None, entry, tail)
+        with segment:
+            tail = survey(segment, entry, mark)
+            if tail.agrees_with(entry, mark):
+                self.report.was_clean = True
+                return self._go_on(path, entry, tail)
+            if not tail.frames and not tail.corrupt:
+                return self._start_over(path, segment, entry, tail)
+            return self._copy_forward(segment, entry, tail)
+
+    # ------------------------------------------------------------ outcomes
+
+    def _go_on(self, path: str, entry: SegmentEntry, tail: Tail) -> Live:
+        return Live(
+            self.disk.open(path), entry, Salt.of(entry.salt_bytes), tail.index, tail.end,
+            tail.frames, tail.last_sequence, tail.rolling_crc,
+        )  # fmt: skip
+
+    def _start_over(self, path: str, segment: SegmentFile, entry: SegmentEntry, tail: Tail) -> Live:
+        """Nothing in it was ever durable: use the file again, from its header on."""
+        if tail.torn is not None:
+            self._keep_torn(segment, tail.torn)
+        fd = self.disk.open(path)
+        self.disk.truncate(fd, SEGMENT_HEADER_BYTES)
+        self.space.with_room(lambda: self.disk.write(fd, [entry.header(self.manifest.log_uuid).pack()], 0))
+        self.disk.sync(fd)
+        self.disk.close(fd)
+        return self._go_on(path, entry, Tail(last_sequence=entry.first_sequence - 1))
+
+    def _copy_forward(self, segment: SegmentFile | None, entry: SegmentEntry, tail: Tail) -> Live:
+        if segment is not None and tail.torn is not None:
+            self._keep_torn(segment, tail.torn)
+        header = replace(entry.header(self.manifest.log_uuid), generation=entry.generation + 1, salt=self.random(8))
+        copying = os.path.join(self.directory, RECOVERING)
+        fd = self.space.take(copying)
+        copy = SealedWriter(self.disk, fd, header)
+        name = entry.name(self.manifest.extension)
+        for item in kept(segment, entry, tail):
+            if isinstance(item, Frame):
+                copy.add(item.type, item.sequence, [item.payload])
+            else:
+                self._quarantine(segment, name, item)
+                copy.add(DAMAGED, item.last_sequence, [damaged(item, name).SerializeToString()])
+        size = copy.seal()
+        self.disk.close(fd)
+        sealed = SegmentEntry.of(
+            header, last_sequence=copy.last_sequence, is_sealed=True, bytes=size, last_crc=copy.last_crc
+        )
+        self.disk.rename(copying, path_of(self.directory, self.manifest, sealed))
+        self.disk.sync_directory(self.directory)
+        self.report.copied_frames = copy.frames
+        live = self._start(sealed)
+        chain = [*self.manifest.segments[:-1], sealed, live.entry]
+        self._swap(self.manifest.with_segments(chain).with_retired([name], self.clock.now_us()))
+        return live
+
+    # ------------------------------------------------------------ pieces
+
+    def _start(self, before: SegmentEntry | None) -> Live:
+        header = SegmentHeader(
+            self.manifest.log_uuid,
+            first_sequence=before.last_sequence + 1 if before else 1,
+            generation=0,
+            salt=self.random(8),
+            previous_last=before.last_sequence if before else 0,
+            previous_crc=before.last_crc if before else 0,
+        )
+        return start_segment(
+            self.disk, self.directory, header, self.manifest.extension, SegmentIndex(),
+            take=self.space.take, sync=self.disk.sync,
+        )  # fmt: skip
+
+    def _swap(self, manifest: Manifest) -> None:
+        self.manifest = self.space.with_room(lambda: swap_manifest(self.disk, self.directory, manifest))
+
+    def _keep_torn(self, segment: SegmentFile, torn: Gap) -> None:
+        self.report.torn_bytes = torn.bytes
+        path = _free_name(self.disk, self.directory, os.path.basename(segment.path) + ".torn")
+        data = self.disk.read(segment.fd, torn.bytes, torn.position)
+        self.space.with_room(lambda: write_file(self.disk, path, data))
+        self.disk.sync_directory(self.directory)
+        logger.warning("{}: {} bytes at {} were never durable; kept as {}", segment.path, torn.bytes, torn.position, path)
+
+    def _quarantine(self, segment: SegmentFile | None, name: str, gap: Gap) -> None:
+        self.report.damage.append((name, gap))
+        logger.error("{}: bytes {} to {} are damaged: {}", name, gap.position, gap.end, gap.reason)
+        if segment is None or not gap.bytes:
+            return
+        folder = os.path.join(self.directory, QUARANTINE)
+        self.disk.make_directory(folder)
+        path = _free_name(self.disk, folder, f"{name}.{gap.position}")
+        data = self.disk.read(segment.fd, gap.bytes, gap.position)
+        self.space.with_room(lambda: write_file(self.disk, path, data))
+        self.disk.sync_directory(folder)
+
+
+def _lost_whole(entry: SegmentEntry, mark: Mark | None) -> Tail:
+    """The live segment's file is gone. Its name was durable before the manifest named it, so this is damage."""
+    last = max(mark.sequence if mark else 0, entry.first_sequence)
+    gap = Gap(0, mark.bytes if mark else 0, entry.first_sequence, last, "the segment is missing")
+    return Tail(corrupt=[gap], last_sequence=last)
+
+
+def _free_name(disk: Disk, folder: str, stem: str) -> str:
+    """`stem-1`, `stem-2`, …: nothing that was put aside is ever overwritten."""
+    taken = set(disk.list(folder))
+    number = 1
+    while f"{stem}-{number}" in taken:
+        number += 1
+    return os.path.join(folder, f"{stem}-{number}")

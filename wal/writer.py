@@ -1,0 +1,365 @@
+"""The writer: turns queued records into durable frames, in order, a group at a time.
+
+It alone writes the live segment, the MANIFEST and the watermark. All that was queued while a sync ran is written
+together and shares the next one. A plain object whose steps a thread calls for a living log, or a test one by one.
+
+The rules it keeps: nothing counts as durable before `sync` returned on the descriptor that wrote it; an error of
+sync or close is final; a full disk is not an error of ours, so a group that does not fit is cut back and tried
+again; no frame of a new segment is written before the old one's seal, the new file's name and the MANIFEST are
+durable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
+
+from loguru import logger
+
+from wal.clock import Clock
+from wal.disk import FULL, Disk, write_all
+from wal.errors import LogFailed
+from wal.frame import HEADER_BYTES as FRAME_BYTES
+from wal.frame import Salt, encode
+from wal.index import SegmentIndex
+from wal.log import OnMarks
+from wal.manifest import Manifest, SegmentEntry, SnapshotRun, swap_manifest
+from wal.reader import Reader
+from wal.record import SEAL, Seal
+from wal.segment import SEGMENT_HEADER_BYTES, SegmentHeader, roll
+from wal.space import Space
+from wal.watermark import Mark, WatermarkFile
+
+JOIN_ABOVE = 64  # buffers; so many small ones are cheaper copied together than handed over one by one
+SLOW_SYNC_SECONDS = 1.0
+TEND_SECONDS = 0.25
+
+T = TypeVar("T")
+
+
+class Entry(NamedTuple):
+    """One record on its way to disk."""
+
+    sequence: int
+    type: int
+    pieces: Sequence[bytes]
+
+
+@dataclass(slots=True)
+class Group:
+    """Records that were appended together."""
+
+    entries: list[Entry]
+    bytes: int
+    wants_sync: bool
+
+
+@dataclass(slots=True)
+class Rotation:
+    """Seal the live segment; the next one starts at a sequence."""
+
+    first_sequence: int
+    index: SegmentIndex
+
+
+@dataclass(slots=True)
+class Run:
+    """A snapshot run ended with the records before this."""
+
+    run: SnapshotRun
+
+
+@dataclass(slots=True)
+class Task:
+    """Something that must happen between two groups, on the writer's own terms (an install)."""
+
+    act: Callable[[], None]
+
+
+Item = Group | Rotation | Run | Task
+
+
+@dataclass(slots=True)
+class Live:
+    """The segment being written."""
+
+    fd: int
+    entry: SegmentEntry
+    salt: Salt
+    index: SegmentIndex
+    position: int
+    frames: int = 0
+    last_sequence: int = 0
+    rolling_crc: int = 0
+
+
+class Writer:
+    """The steps; one caller at a time."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        clock: Clock,
+        manifest: Manifest,
+        live: Live,
+        *,
+        space: Space,
+        watermark: WatermarkFile,
+        reader: Reader,
+        bytes_per_sync: int,
+        retire_grace_us: int,
+        random: Callable[[int], bytes],
+        pause: Callable[[], bool],
+    ) -> None:
+        self.manifest = manifest
+        self.written = self.synced = live.last_sequence
+        self.synced_bytes = 0  # since the start
+        self.sync_count = 0
+        self.sync_seconds = 0.0
+        self.on_marks: OnMarks = lambda written, synced: None
+        self._disk = disk
+        self._directory = directory
+        self._clock = clock
+        self._live = live
+        self._space = space
+        self._watermark = watermark
+        self._reader = reader
+        self._bytes_per_sync = bytes_per_sync
+        self._retire_grace_us = retire_grace_us
+        self._random = random
+        self._pause = pause  # waits a little for space to come back; False: give up
+        self._unsynced_bytes = 0
+        self._wants_sync = False
+        self._tended = float("-inf")
+
+    # ------------------------------------------------------------ groups
+
+    def process(self, items: Sequence[Item]) -> None:
+        """Write what was queued, in order."""
+        for item in items:
+            match item:
+                case Group():
+                    self._write(item)
+                case Rotation():
+                    self._rotate(item)
+                case Run():
+                    self._note_run(item.run)
+                case Task():
+                    item.act()
+
+    def settle(self, *, is_idle: bool) -> None:
+        """Sync if somebody waits for it, or nothing else is to do."""
+        if self._wants_sync or is_idle:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make everything written durable, and say so."""
+        if self.synced == self.written:
+            return
+        self._sync_live()
+        live = self._live
+        self._watermark.write(Mark(self.synced, live.entry.first_sequence, live.entry.generation, live.position))
+        self.on_marks(self.written, self.synced)
+
+    def _write(self, group: Group) -> None:
+        buffers: list[bytes] = []
+        size = 0
+        for entry in group.entries:
+            size += self._encode(entry, buffers)
+            if self._unsynced_bytes + size >= self._bytes_per_sync:
+                self._flush(buffers, size, entry.sequence)
+                self.sync()
+                buffers, size = [], 0
+        if buffers:
+            self._flush(buffers, size, group.entries[-1].sequence)
+        if group.wants_sync:
+            self._wants_sync = self.written > self.synced
+        elif self.written > self.synced:
+            self.on_marks(self.written, self.synced)
+
+    def _encode(self, entry: Entry, buffers: list[bytes]) -> int:
+        live = self._live
+        header, crc = encode(live.salt, entry.type, entry.sequence, self.synced, entry.pieces)
+        buffers.append(header)
+        buffers += entry.pieces
+        live.frames += 1
+        live.last_sequence = entry.sequence
+        live.rolling_crc = roll(live.rolling_crc, crc)
+        return FRAME_BYTES + sum(map(len, entry.pieces))
+
+    def _flush(self, buffers: list[bytes], size: int, last_sequence: int) -> None:
+        live = self._live
+        if len(buffers) > JOIN_ABOVE:
+            buffers = [b"".join(buffers)]
+        self._patiently(lambda: self._write_or_cut(live.fd, buffers, live.position))
+        live.position += size
+        self._unsynced_bytes += size
+        self.written = last_sequence
+
+    def _write_or_cut(self, fd: int, buffers: list[bytes], position: int) -> None:
+        """A failed write leaves nothing behind it: the next try, or recovery, finds zeros there."""
+        try:
+            write_all(self._disk, fd, buffers, position)
+        except OSError:
+            self._disk.truncate(fd, position)
+            raise
+
+    def _sync_live(self) -> None:
+        started = self._clock.monotonic()
+        self._sync_fd(self._live.fd)
+        seconds = self._clock.monotonic() - started
+        self.sync_count += 1
+        self.sync_seconds += seconds
+        if seconds > SLOW_SYNC_SECONDS:
+            logger.warning("a sync of the log took {:.1f} s; the disk is slow or overloaded", seconds)
+        self.synced = self.written
+        self.synced_bytes += self._unsynced_bytes
+        self._unsynced_bytes = 0
+        self._wants_sync = False
+
+    def _sync_fd(self, fd: int) -> None:
+        try:
+            self._disk.sync(fd)
+        except OSError as error:
+            # The kernel may have dropped what it could not write, and would answer the next sync with success.
+            raise LogFailed(f"syncing the log failed: {error}") from error
+
+    # ------------------------------------------------------------ rotation
+
+    def _rotate(self, rotation: Rotation) -> None:
+        sealed = self._seal()
+        live = self._start_segment(rotation, sealed)
+        self.manifest = self._swap(self.manifest.with_segments([*self.manifest.segments[:-1], sealed, live.entry]))
+        self._reader.seal(self.manifest, sealed, self._live.index)
+        self._live = live
+        self._reader.go_live(self.manifest, live.index)
+        self._watermark.write(Mark(self.synced, live.entry.first_sequence, 0, live.position))
+        self._watermark.sync()
+
+    def _seal(self) -> SegmentEntry:
+        live = self._live
+        seal = Seal(frames=live.frames, last_sequence=live.last_sequence, rolling_crc=live.rolling_crc)
+        payload = seal.SerializeToString()
+        header, crc = encode(live.salt, SEAL, live.last_sequence + 1, self.synced, [payload])
+        self._patiently(lambda: self._write_or_cut(live.fd, [header, payload], live.position))
+        size = live.position + len(header) + len(payload)
+        self._disk.truncate(live.fd, size)
+        self._sync_live()
+        self.on_marks(self.written, self.synced)
+        self._close_fd(live.fd)
+        return replace(live.entry, is_sealed=True, last_sequence=live.last_sequence, bytes=size, last_crc=crc)
+
+    def _start_segment(self, rotation: Rotation, before: SegmentEntry) -> Live:
+        header = SegmentHeader(
+            self.manifest.log_uuid, rotation.first_sequence, 0, self._random(8), before.last_sequence, before.last_crc
+        )
+        return start_segment(
+            self._disk,
+            self._directory,
+            header,
+            self.manifest.extension,
+            rotation.index,
+            take=lambda path: self._patiently(lambda: self._space.take(path)),
+            sync=self._sync_fd,
+        )
+
+    def _close_fd(self, fd: int) -> None:
+        try:
+            self._disk.close(fd)
+        except OSError as error:
+            raise LogFailed(f"closing a segment failed: {error}") from error
+
+    # ------------------------------------------------------------ the manifest
+
+    def _note_run(self, run: SnapshotRun) -> None:
+        self.sync()
+        self.manifest = self._swap(self.manifest.with_snapshot(run))
+
+    def replace_segments(self, inputs: Sequence[str], outputs: Sequence[SegmentEntry]) -> None:
+        """Put rewritten segments, already durable under their names, in the place of others."""
+        self.sync()
+        names = set(inputs)
+        kept = [entry for entry in self.manifest.segments if entry.name(self.manifest.extension) not in names]
+        chain = sorted([*kept, *outputs], key=lambda entry: entry.first_sequence)
+        manifest = self.manifest.with_segments(chain).with_retired(sorted(names), self._clock.now_us())
+        self.manifest = self._swap(manifest)
+        self._reader.follow(self.manifest)
+
+    def _swap(self, manifest: Manifest) -> Manifest:
+        return self._patiently(lambda: swap_manifest(self._disk, self._directory, manifest))
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Do something that needs space; while the disk is full, wait and try again."""
+        while True:
+            try:
+                return self._space.with_room(act)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                self._space.is_short = True
+                logger.error("the disk is full: {} ({} bytes free); waiting for space", error, self._space.free_bytes())
+                if not self._pause():
+                    raise LogFailed("the disk is full and the log is closing") from error
+
+    # ------------------------------------------------------------ between groups
+
+    def tend(self, *, is_idle: bool) -> None:
+        """What can wait: room for the next segment, a look at the disk, the end of retired segments."""
+        now = self._clock.monotonic()
+        if now - self._tended >= TEND_SECONDS:
+            self._tended = now
+            self._space.check()
+            self._unlink_retired()
+        elif is_idle and not self._space.is_short:
+            self._space.fill_spare()
+
+    def _unlink_retired(self) -> None:
+        before = self._clock.now_us() - self._retire_grace_us
+        over = [retired for retired in self.manifest.retired if retired.since_us <= before]
+        if not over:
+            return
+        present = set(self._disk.list(self._directory))
+        for retired in over:
+            stem = retired.name.removesuffix(self.manifest.extension)
+            for name in {retired.name, stem + ".idx"} & present:
+                self._disk.unlink(os.path.join(self._directory, name))
+        kept = tuple(retired for retired in self.manifest.retired if retired not in over)
+        self.manifest = self._swap(replace(self.manifest, retired=kept))
+
+    def close(self) -> None:
+        """Leave a clean log behind."""
+        self.sync()
+        live = self._live
+        mark = Mark(self.synced, live.entry.first_sequence, live.entry.generation, live.position, is_clean=True)
+        self._watermark.write(mark)
+        self._watermark.sync()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the files as they are."""
+        self._watermark.close()
+        self._close_fd(self._live.fd)
+
+
+def start_segment(
+    disk: Disk,
+    directory: str,
+    header: SegmentHeader,
+    extension: str,
+    index: SegmentIndex,
+    *,
+    take: Callable[[str], int],
+    sync: Callable[[int], None],
+) -> Live:
+    """A new live segment, durable with its name. It is part of the log only when a manifest says so."""
+    entry = SegmentEntry.of(header)
+    fd = take(os.path.join(directory, entry.name(extension)))
+    write_all(disk, fd, [header.pack()], 0)
+    sync(fd)
+    disk.sync_directory(directory)
+    return Live(
+        fd, entry, Salt.of(header.salt), index, SEGMENT_HEADER_BYTES, last_sequence=header.first_sequence - 1
+    )
