@@ -17,10 +17,13 @@ import pytest
 LAYERS = [
     # the log
     {"wal.pb", "wal.errors"},
-    {"wal.frame", "wal.record", "wal.disk"},
-    {"wal.segment", "wal.index", "wal.manifest", "wal.watermark", "wal.reader"},
+    {"wal.frame", "wal.record", "wal.disk", "wal.clock"},
+    {"wal.segment", "wal.index", "wal.manifest", "wal.watermark", "wal.space"},
+    {"wal.chain", "wal.tail", "wal.reader"},
     {"wal.log"},
-    {"wal.memory", "wal.writer", "wal.recovery", "wal.file"},
+    {"wal.memory", "wal.writer"},
+    {"wal.recovery", "wal.verify", "wal.install"},
+    {"wal.repair", "wal.filelog"},
     {"wal.spark"},
     {"wal"},
     # the broker

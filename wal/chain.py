@@ -59,7 +59,7 @@ def walk_entry(
     if seal is None:
         if expected <= entry.last_sequence or not has_gap:
             last = max(entry.last_sequence, expected - 1)
-            yield Gap(position, max(entry.bytes, position), expected, last, "the segment ends before its seal")
+            yield Gap(position, max(entry.size, position), expected, last, "the segment ends before its seal")
     elif not has_gap and (seal.frames, seal.rolling_crc) != (count, rolling_crc):
         reason = f"the seal counts {seal.frames} frames, {count} are here"
         yield Gap(position, position, entry.first_sequence, entry.last_sequence, reason)
@@ -67,7 +67,7 @@ def walk_entry(
 
 def missing_gap(entry: SegmentEntry, reason: str) -> Gap:
     """A whole segment that can't be opened."""
-    return Gap(0, entry.bytes, entry.first_sequence, entry.last_sequence, reason)
+    return Gap(0, entry.size, entry.first_sequence, entry.last_sequence, reason)
 
 
 def walk_chain(
@@ -90,6 +90,6 @@ def walk_chain(
 
 def _whole(gap: Gap, entry: SegmentEntry) -> Gap:
     """A gap that reaches the end of a sealed segment hides everything up to the segment's last sequence."""
-    if entry.is_sealed and gap.end >= entry.bytes:
-        return Gap(gap.position, entry.bytes, gap.first_sequence, entry.last_sequence, gap.reason)
+    if entry.is_sealed and gap.end >= entry.size:
+        return Gap(gap.position, entry.size, gap.first_sequence, entry.last_sequence, gap.reason)
     return gap

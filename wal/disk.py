@@ -206,4 +206,3 @@ def read_file(disk: Disk, path: str) -> bytes:
         return disk.read(fd, disk.size(fd), 0)
     finally:
         disk.close(fd)
-

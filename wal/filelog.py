@@ -150,7 +150,7 @@ class FileLog:
                 entry.first_sequence,
                 entry.last_sequence if entry.is_sealed else self.synced,
                 entry.generation,
-                entry.bytes if entry.is_sealed else self._position,
+                entry.size if entry.is_sealed else self._position,
                 entry.is_sealed,
             )
             for entry in manifest.segments
@@ -294,7 +294,7 @@ class FileLog:
 
     def _kept_since_snapshot(self, manifest: Manifest) -> int:
         begin = manifest.snapshots[-1].begin if manifest.snapshots else 0
-        return self._position + sum(entry.bytes for entry in manifest.segments if entry.last_sequence >= begin > 0)
+        return self._position + sum(entry.size for entry in manifest.segments if entry.last_sequence >= begin > 0)
 
     # ------------------------------------------------------------ the writer's thread
 

@@ -46,7 +46,7 @@ extend_crc32c = google_crc32c.extend
 class Salt(NamedTuple):
     """A segment's random bytes, and what every frame takes from them."""
 
-    bytes: bytes
+    raw: bytes
     crc: int  # where every CRC of the segment starts from
     sync: int
 
@@ -119,7 +119,7 @@ def read_head(buffer: Buffer, salt: Salt, start: int, base: int = 0) -> Head | N
 
 def find_head(buffer: Buffer, salt: Salt, start: int, base: int = 0) -> Head | None:
     """The next intact header at or after `start`. Linear in the buffer, whatever it holds."""
-    needle = salt.bytes[:4]
+    needle = salt.raw[:4]
     found = buffer.find(needle, start + 4)
     while found >= 0:
         head = read_head(buffer, salt, found - 4, base)

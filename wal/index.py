@@ -82,7 +82,7 @@ class SegmentIndex:
         return Summary(last_ends, [gap.position for gap in self.gaps])
 
     def pack(self, salt: bytes, segment_bytes: int) -> bytes:
-        """A summary with its own CRC, then the arrays with theirs: a look-up over many segments reads only the first."""
+        """A summary with its own CRC, then the arrays with theirs: a look-up over many segments reads the first."""
         counts = (len(self.partitions), len(self._mark_sequences), len(self.gaps))
         out = [_HEADER.pack(_MAGIC, salt, segment_bytes, *counts)]
         for (channel_id, partition), places in self.partitions.items():
@@ -111,7 +111,8 @@ class SegmentIndex:
             counts.append(frames)
             position += _PARTITION.size
         for _ in range(gaps):
-            index.gaps.append(Gap(*_GAP.unpack_from(data, position), "damaged bytes"))
+            first, end, first_sequence, last_sequence = _GAP.unpack_from(data, position)
+            index.gaps.append(Gap(first, end, first_sequence, last_sequence, "damaged bytes"))
             position += _GAP.size
         take = _Arrays(data, size)
         for places, count in zip(index.partitions.values(), counts, strict=True):

@@ -32,7 +32,7 @@ class SegmentEntry:
     generation: int
     salt: str  # hex
     is_sealed: bool
-    bytes: int = 0  # of the file; 0 while the segment is written
+    size: int = 0  # of the file; 0 while the segment is written
     last_crc: int = 0  # of the seal frame
     previous_last: int = 0
     previous_crc: int = 0

@@ -120,9 +120,7 @@ class Reader:
                     offset, previous = end, here
         return found
 
-    def _frame(
-        self, segment: SegmentFile, position: int, offsets: tuple[int, int], may_stop: bool
-    ) -> Frame | None:
+    def _frame(self, segment: SegmentFile, position: int, offsets: tuple[int, int], may_stop: bool) -> Frame | None:
         """The frame; None where it is damaged and there is something to return before it."""
         try:
             return segment.frame_at(position)
@@ -208,7 +206,7 @@ class Reader:
 
     def _load(self, entry: SegmentEntry) -> SegmentIndex | None:
         try:
-            return SegmentIndex.unpack(read_file(self._disk, self._sidecar(entry)), entry.salt_bytes, entry.bytes)
+            return SegmentIndex.unpack(read_file(self._disk, self._sidecar(entry)), entry.salt_bytes, entry.size)
         except OSError:
             return None
 
@@ -226,7 +224,7 @@ class Reader:
                 self._disk.unlink(path)
             fd = self._disk.create(path)
             try:
-                write_all(self._disk, fd, [index.pack(entry.salt_bytes, entry.bytes)], 0)
+                write_all(self._disk, fd, [index.pack(entry.salt_bytes, entry.size)], 0)
             finally:
                 self._disk.close(fd)
         except OSError:
@@ -244,7 +242,7 @@ class Reader:
                 data = data[:size] if size <= len(data) else self._disk.read(fd, size, 0)
             finally:
                 self._disk.close(fd)
-            summary = unpack_summary(data, entry.salt_bytes, entry.bytes)
+            summary = unpack_summary(data, entry.salt_bytes, entry.size)
             if summary is not None:
                 return summary
         try:
@@ -268,7 +266,7 @@ def damaged(gap: Gap, segment: str, size: int | None = None) -> Damaged:
 
     A message takes at least two bytes. Where frames vanished without leaving bytes, each may have been a full one.
     """
-    lost = gap.bytes if size is None else size
+    lost = gap.size if size is None else size
     missing = gap.last_sequence - gap.first_sequence + 1
     return Damaged(
         first_sequence=gap.first_sequence,

@@ -38,8 +38,6 @@ from wal.writer import Live, start_segment
 
 QUARANTINE = "quarantine"
 ORPHANS = "orphans"
-
-
 RECOVERING = "recovering"  # a copy that is not finished; what a crash leaves of it is only ever a second copy
 
 
@@ -67,7 +65,13 @@ class Opened:
 
 
 def recover(
-    disk: Disk, directory: str, clock: Clock, random: Callable[[int], bytes], *, extension: str, make_space: Callable[[], Space]
+    disk: Disk,
+    directory: str,
+    clock: Clock,
+    random: Callable[[int], bytes],
+    *,
+    extension: str,
+    make_space: Callable[[], Space],
 ) -> Opened:
     """Make the directory whole and say what was found. The caller holds its lock."""
     report = Recovery()
@@ -188,7 +192,7 @@ class _Opening:
         size = copy.seal()
         self.disk.close(fd)
         sealed = SegmentEntry.of(
-            header, last_sequence=copy.last_sequence, is_sealed=True, bytes=size, last_crc=copy.last_crc
+            header, last_sequence=copy.last_sequence, is_sealed=True, size=size, last_crc=copy.last_crc
         )
         self.disk.rename(copying, path_of(self.directory, self.manifest, sealed))
         self.disk.sync_directory(self.directory)
@@ -218,22 +222,24 @@ class _Opening:
         self.manifest = self.space.with_room(lambda: swap_manifest(self.disk, self.directory, manifest))
 
     def _keep_torn(self, segment: SegmentFile, torn: Gap) -> None:
-        self.report.torn_bytes = torn.bytes
+        self.report.torn_bytes = torn.size
         path = _free_name(self.disk, self.directory, os.path.basename(segment.path) + ".torn")
-        data = self.disk.read(segment.fd, torn.bytes, torn.position)
+        data = self.disk.read(segment.fd, torn.size, torn.position)
         self.space.with_room(lambda: write_file(self.disk, path, data))
         self.disk.sync_directory(self.directory)
-        logger.warning("{}: {} bytes at {} were never durable; kept as {}", segment.path, torn.bytes, torn.position, path)
+        logger.warning(
+            "{}: {} bytes at {} were never durable; kept as {}", segment.path, torn.size, torn.position, path
+        )
 
     def _quarantine(self, segment: SegmentFile | None, name: str, gap: Gap) -> None:
         self.report.damage.append((name, gap))
         logger.error("{}: bytes {} to {} are damaged: {}", name, gap.position, gap.end, gap.reason)
-        if segment is None or not gap.bytes:
+        if segment is None or not gap.size:
             return
         folder = os.path.join(self.directory, QUARANTINE)
         self.disk.make_directory(folder)
         path = _free_name(self.disk, folder, f"{name}.{gap.position}")
-        data = self.disk.read(segment.fd, gap.bytes, gap.position)
+        data = self.disk.read(segment.fd, gap.size, gap.position)
         self.space.with_room(lambda: write_file(self.disk, path, data))
         self.disk.sync_directory(folder)
 

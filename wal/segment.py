@@ -91,7 +91,7 @@ class Gap:
     reason: str
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         return self.end - self.position
 
 
@@ -154,7 +154,9 @@ class SegmentFile:
                 return
             resumed, highest = self._resume(position, size, expected, is_dense)
             if resumed is None:
-                yield Gap(position, min(size, self.last_nonzero(position)), expected, highest, "no intact frame to the end")
+                yield Gap(
+                    position, min(size, self.last_nonzero(position)), expected, highest, "no intact frame to the end"
+                )
                 return
             if resumed.position > position:
                 yield Gap(position, resumed.position, expected, resumed.sequence - 1, "damaged bytes")
@@ -279,4 +281,4 @@ class SealedWriter:
 
 def roll(rolling_crc: int, crc: int) -> int:
     """The next value of the CRC over a segment's CRCs."""
-    return extend_crc32c(rolling_crc, _CRC.pack(crc))
+    return int(extend_crc32c(rolling_crc, _CRC.pack(crc)))

@@ -250,7 +250,7 @@ class Writer:
         self._sync_live()
         self.on_marks(self.written, self.synced)
         self._close_fd(live.fd)
-        return replace(live.entry, is_sealed=True, last_sequence=live.last_sequence, bytes=size, last_crc=crc)
+        return replace(live.entry, is_sealed=True, last_sequence=live.last_sequence, size=size, last_crc=crc)
 
     def _start_segment(self, rotation: Rotation, before: SegmentEntry) -> Live:
         header = SegmentHeader(
@@ -360,6 +360,4 @@ def start_segment(
     write_all(disk, fd, [header.pack()], 0)
     sync(fd)
     disk.sync_directory(directory)
-    return Live(
-        fd, entry, Salt.of(header.salt), index, SEGMENT_HEADER_BYTES, last_sequence=header.first_sequence - 1
-    )
+    return Live(fd, entry, Salt.of(header.salt), index, SEGMENT_HEADER_BYTES, last_sequence=header.first_sequence - 1)
