@@ -65,7 +65,7 @@ class Config:
     # as long as an orchestrator usually waits, halved
     graceful_shutdown_ms: int = setting(5_000, "SERVER_GRACEFUL_SHUTDOWN_TIMEOUT", duration_ms, format_duration)
     # the limit of generated clients too; a message may have 64 KiB less
-    max_request_bytes: int = setting(4 << 20, "SERVER_MAX_RECV_MSG_SIZE", bytes_within(256 << 10, 64 << 20))
+    max_request_bytes: int = setting(4 << 20, "SERVER_MAX_RECV_MSG_SIZE", bytes_within(256 << 10, 32 << 20))
 
     # memory keeps nothing on disk: for tests and caches
     storage_mode: str = setting("wal", "STORAGE_MODE", one_of("wal", "memory"))

@@ -24,10 +24,8 @@ from mq.doors.grpc import GrpcDoor
 from mq.limits import Limits
 from mq.service import Edge, Service
 from mq.service.info import Facts
+from wal import FileLog, Log, MemoryLog, Options, WalError
 from wal.clock import SystemClock
-from wal.errors import WalError
-from wal.log import Log
-from wal.memory import MemoryLog
 from wal.pb.wal_pb2 import ChannelSettings, GroupSettings
 
 LOOPBACK = ("127.", "localhost", "::1", "[::1]")
@@ -79,10 +77,20 @@ class Server:
 
 
 async def open_log(config: Config) -> Log:
-    """The configured log, recovered."""
+    """The configured log, recovered. That may take a while, so it is done beside the loop."""
+    record_bytes = max(16 << 20, config.max_request_bytes + (1 << 20))
     if config.storage_mode == "memory":
-        return MemoryLog(max_record_bytes=config.max_request_bytes + (1 << 20))
-    raise StartFailed("STORAGE_MODE=wal is not there yet")
+        return MemoryLog(max_record_bytes=record_bytes)
+    options = Options(
+        segment_bytes=config.segment_bytes,
+        extension=config.segment_extension,
+        bytes_per_sync=config.bytes_per_sync,
+        max_record_bytes=record_bytes,
+        retire_grace_us=config.retire_grace_ms * 1_000,
+    )
+    log = await asyncio.to_thread(FileLog.open, config.wal_dir, options)
+    _report_log(log)
+    return log
 
 
 def limits(config: Config) -> Limits:
@@ -166,6 +174,20 @@ async def _serve(config: Config) -> int:
     is_clean = await server.stop()
     logger.info("stopped")
     return 0 if is_clean else 1
+
+
+def _report_log(log: FileLog) -> None:
+    found = log.report
+    if found.is_new:
+        logger.info("{} is a new log", log.directory)
+    elif not found.was_clean:
+        logger.warning("the last stop was not clean: {} frames were copied forward", found.copied_frames)
+    if found.torn_bytes:
+        logger.warning("{} torn bytes at the end were set aside: no answered publish was among them", found.torn_bytes)
+    for segment, gap in found.damage:
+        logger.error("{} is damaged from byte {} to {}: {}", segment, gap.position, gap.end, gap.reason)
+    for orphan in found.orphans:
+        logger.warning("{} belongs to no log and was moved to orphans", orphan)
 
 
 def _report(config: Config, recovered: Recovered, port: int) -> None:

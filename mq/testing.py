@@ -19,6 +19,7 @@ from mq.config import Config
 from mq.server import Server
 
 DEADLINE_SECONDS = 30
+SMALL = {"WAL_SEGMENT_SIZE": "8MiB"}  # a log takes the room of a few segments as soon as it is made
 
 
 class Running:
@@ -41,7 +42,7 @@ class Running:
 @contextmanager
 def broker(directory: Path | str | None = None, **settings: str) -> Iterator[Running]:
     """A broker that keeps its log in a directory, or only in memory."""
-    storage = {"STORAGE_MODE": "memory"} if directory is None else {"WAL_DIR_PATH": str(directory)}
+    storage = {"STORAGE_MODE": "memory"} if directory is None else {"WAL_DIR_PATH": str(directory), **SMALL}
     config = Config.from_env({"SERVER_PORT": "0", **storage, **settings})
     ready: Future[Running] = Future()
     over = threading.Event()

@@ -142,8 +142,8 @@ def seek(request: bytes, edge: Edge) -> command.Seek:
         message.partition if message.HasField("partition") else None,
         checks.start(message.start) if to == "start" else None,
         message.shift if to == "shift" else None,
-        message.force,
-        message.dry_run,
+        force=message.force,
+        dry_run=message.dry_run,
     )
 
 
