@@ -21,7 +21,7 @@ MEMORY = 3  # only in an answer: nothing is kept on disk
 
 
 class Start(NamedTuple):
-    """A place to start at. `at`: earliest, latest, offset, time (µs since the epoch), or last (messages before latest)."""
+    """Where to start. `at`: earliest, latest, offset, time (µs since the epoch) or last (so many before latest)."""
 
     at: str = "earliest"
     value: int = 0
@@ -184,6 +184,7 @@ class Seek:
     shift: int | None = None
     force: bool = False
     dry_run: bool = False
+    positions: Sequence[Position] = ()  # in place of start, once the broker has looked up a time
 
 
 @dataclass(slots=True)
@@ -216,6 +217,7 @@ class CreateGroup:
     group: str
     settings: GroupSettings | None = None
     start: Start | None = None
+    positions: Sequence[Position] = ()  # in place of start, once the broker has looked up a time
 
 
 @dataclass(slots=True)

@@ -1,0 +1,148 @@
+"""A stored batch in memory: the bytes of one record for one partition, opaque but for where messages begin.
+
+Pure: no I/O, no clock. A batch is the protobuf message `Batch { repeated BatchMessage messages = 1; }`, so message i
+is a tag byte, a varint length and that many bytes. Joining two batches joins their bytes; cutting one needs only
+the tags and lengths, never the messages.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from wal.pb.wal_pb2 import Batch as PlainBatch
+from wal.pb.wal_pb2 import Published
+
+MESSAGE_TAG = 1 << 3 | 2  # field 1, length-delimited
+OVERHEAD_BYTES = 400  # of the objects around a batch's bytes, for the budget
+
+
+class Cut(NamedTuple):
+    """Messages of a batch for an answer; `end` is where to go on, past holes that follow the last of them."""
+
+    base: int
+    end: int
+    messages: int
+    deltas: Sequence[int]
+    batch: bytes
+
+
+class Batch:
+    """Offsets base <= offset < end, all published by one record; `sequence` is that record's place in the log."""
+
+    __slots__ = (
+        "_bounds",
+        "_pieces",
+        "base",
+        "count",
+        "deltas",
+        "end",
+        "is_dropped",
+        "max_timestamp_us",
+        "owner",
+        "sequence",
+        "size",
+        "timestamp_us",
+        "ttl_ms",
+    )
+
+    def __init__(self, published: Published, pieces: list[bytes], sequence: int, owner: object = None) -> None:
+        self.base = published.base_offset
+        self.count = published.count
+        self.deltas: tuple[int, ...] = tuple(published.offset_deltas)
+        self.end = self.base + (self.deltas[-1] + 1 if self.deltas else self.count)
+        self.timestamp_us = published.min_timestamp_us
+        self.max_timestamp_us = published.max_timestamp_us
+        self.ttl_ms = published.ttl_ms
+        self.sequence = sequence
+        self.owner = owner  # the buffer that holds it
+        self.is_dropped = False  # no longer in its buffer
+        self._pieces = pieces
+        self.size = sum(map(len, pieces))
+        self._bounds: array[int] | None = None
+
+    def extend(self, published: Published, pieces: list[bytes]) -> int:
+        """Take in a publish that shares the record; returns its bytes."""
+        size = sum(map(len, pieces))
+        self._pieces += pieces
+        self.size += size
+        self.count += published.count
+        self.end += published.count
+        self.timestamp_us = min(self.timestamp_us, published.min_timestamp_us)
+        self.max_timestamp_us = max(self.max_timestamp_us, published.max_timestamp_us)
+        self._bounds = None
+        return size
+
+    def has_expired(self, now: int) -> bool:
+        return self.ttl_ms > 0 and now >= self.max_timestamp_us + self.ttl_ms * 1000
+
+    def content(self) -> bytes:
+        """All of it, as one piece."""
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0] if self._pieces else b""
+
+    def cut(self, start: int, stop: int, max_messages: int, max_bytes: int, is_first: bool) -> Cut | None:
+        """The messages from `start` up to `stop` that fit; the first of an answer always does. None: none."""
+        first, last = self._index(start), min(self._index(stop), self._index(start) + max_messages)
+        if first >= last:
+            return None
+        if first == 0 and last == self.count and self.size <= max_bytes:
+            return Cut(self.base, self.end, self.count, self.deltas, self.content())
+        bounds = self._bounds_of()
+        content = self.content()
+        fitting = bisect_right(bounds, bounds[first] + max_bytes) - 1
+        last = min(last, fitting)
+        if first >= last:
+            if not is_first:
+                return None
+            last = first + 1
+        piece = content[bounds[first] : bounds[last]]
+        end = self.end if last == self.count else self._offset(last)
+        base = self._offset(first)
+        deltas = [delta - self.deltas[first] for delta in self.deltas[first:last]] if self.deltas else ()
+        return Cut(base, end, last - first, deltas, piece)
+
+    def _index(self, offset: int) -> int:
+        """Of the first message at or after an offset."""
+        if self.deltas:
+            return bisect_left(self.deltas, offset - self.base)
+        return min(max(offset - self.base, 0), self.count)
+
+    def _offset(self, index: int) -> int:
+        return self.base + (self.deltas[index] if self.deltas else index)
+
+    def _bounds_of(self) -> array[int]:
+        """Where each message begins, and where the last ends; kept, because who cuts once cuts again."""
+        if self._bounds is None:
+            bounds = message_bounds(self.content())
+            if len(bounds) != self.count + 1:
+                # fields that Batch does not have, or an unusual coding of its tag: make it plain
+                plain = PlainBatch.FromString(self.content())
+                plain.DiscardUnknownFields()
+                self._pieces = [plain.SerializeToString()]
+                bounds = message_bounds(self.content())
+            self._bounds = bounds
+        return self._bounds
+
+
+def message_bounds(batch: bytes) -> array[int]:
+    """Positions of the messages in a valid batch's bytes; stops at a field that is no message."""
+    bounds = array("I")
+    at, size = 0, len(batch)
+    while at < size and batch[at] == MESSAGE_TAG:
+        bounds.append(at)
+        at += 1
+        length = shift = 0
+        while True:
+            byte = batch[at]
+            at += 1
+            length |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+        at += length
+    bounds.append(size)
+    return bounds

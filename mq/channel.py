@@ -1,0 +1,146 @@
+"""A channel and its partitions. Pure: no I/O, no clock.
+
+Durable: settings, offsets, damaged ranges, groups, producers, schedules; changed by records only. Volatile: what is
+visible to pulls, and the batches in memory, which the log can give back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from mq.batch import Batch
+from mq.buffer import Buffer
+from mq.errors import DataLoss, GroupNotFound, InvalidArgument
+from mq.group import Group
+from mq.producer import Producers
+from mq.ranges import RangeSet
+from wal.pb.wal_pb2 import ChannelSettings
+
+DLQ_SUFFIX = ".dlq"
+
+
+class Missing(Exception):
+    """The batch at an offset is not in memory: read it from the log, hand it in with `fetched`, decide again."""
+
+    def __init__(self, partition: Partition, offset: int) -> None:
+        super().__init__(f"partition {partition.number} at {offset}")
+        self.partition = partition
+        self.offset = offset
+
+
+class Fetched:
+    """Batches read back from the log: everything that is kept of start <= offset < end."""
+
+    __slots__ = ("batches", "end", "ends", "size", "start")
+
+    def __init__(self, start: int, end: int, batches: list[Batch]) -> None:
+        self.start = start
+        self.end = end
+        self.batches = batches
+        self.ends = [batch.end for batch in batches]
+        self.size = sum(batch.size for batch in batches)
+
+
+class Partition:
+    def __init__(self, channel_id: int, number: int, start_offset: int = 0, next_offset: int = 0) -> None:
+        self.channel_id = channel_id
+        self.number = number
+        self.start_offset = start_offset
+        self.next_offset = next_offset
+        self.bytes = 0
+        self.start_timestamp_us = 0
+        self.damaged = RangeSet()
+
+        self.visible = next_offset  # pulls see nothing at or after it: it is not synced yet
+        self.buffer = Buffer(next_offset)
+        self.fetched: Fetched | None = None
+        self.unreadable = RangeSet()  # found damaged by reading, since the start of the process
+
+    def find(self, offset: int) -> Batch | None:
+        """The visible batch that holds the offset, or the next one. Raises Missing."""
+        if offset < self.buffer.floor:
+            fetched = self.fetched
+            if fetched is None or not fetched.start <= offset < fetched.end:
+                if offset < self.visible:
+                    raise Missing(self, offset)
+                return None
+            index = bisect_right(fetched.ends, offset)
+            if index < len(fetched.batches):
+                return fetched.batches[index]
+            return self.find(fetched.end)
+        batch = self.buffer.find(offset)
+        return batch if batch is not None and batch.end <= self.visible else None
+
+    def check_readable(self, offset: int) -> None:
+        """Raises DataLoss where the offset lies in a damaged range."""
+        for ranges in (self.damaged, self.unreadable):
+            found = ranges.range_at(offset)
+            if found:
+                start, end = found
+                text = f"offsets {start} to {end - 1} of partition {self.number} are lost to damage"
+                raise DataLoss(text, self.number, start, end)
+
+    def readable_end(self, offset: int) -> int:
+        """How far pulls may go from an offset: to the next damage, or to what is not synced yet."""
+        end = self.visible
+        if self.damaged or self.unreadable:
+            end = min(end, self.damaged.next_start(offset, end), self.unreadable.next_start(offset, end))
+        return end
+
+    def trim(self, start_offset: int) -> None:
+        """Everything before the offset is gone."""
+        kept, total = self.next_offset - start_offset, self.next_offset - self.start_offset
+        # what single batches took is not known once they left memory, so the bytes shrink in proportion
+        self.bytes = self.bytes * kept // total if total > 0 else 0
+        self.start_offset = start_offset
+        self.start_timestamp_us = 0
+        self.damaged.remove(0, start_offset)
+        self.unreadable.remove(0, start_offset)
+        if start_offset > self.buffer.floor and not len(self.buffer):
+            self.buffer.floor = start_offset
+
+
+class Schedule(NamedTuple):
+    """A delayed publish: its content is in the log, in the record with that sequence."""
+
+    due_us: int
+    sequence: int
+    messages: int
+
+
+class Channel:
+    def __init__(
+        self, channel_id: int, name: str, settings: ChannelSettings, created_us: int, producers: Producers
+    ) -> None:
+        self.channel_id = channel_id
+        self.name = name
+        self.settings = settings
+        self.created_us = created_us
+        self.partitions: list[Partition] = []
+        self.groups: dict[str, Group] = {}
+        self.groups_by_id: dict[int, Group] = {}
+        self.producers = producers
+        self.schedules: dict[int, Schedule] = {}
+        self.expired = 0  # messages, since the start of the process
+        self.turn = 0  # of batches that may go to any partition
+
+    @property
+    def is_dead_letter(self) -> bool:
+        return self.name.endswith(DLQ_SUFFIX)
+
+    def partition(self, number: int) -> Partition:
+        """Raises InvalidArgument."""
+        if not 0 <= number < len(self.partitions):
+            raise InvalidArgument(f"channel {self.name!r} has {len(self.partitions)} partitions, {number} is not one")
+        return self.partitions[number]
+
+    def group(self, name: str) -> Group:
+        """Raises GroupNotFound."""
+        group = self.groups.get(name)
+        if group is None:
+            raise GroupNotFound(f"channel {self.name!r} has no group {name!r}")
+        return group
+
+    def add_group(self, group: Group) -> None:
+        self.groups[group.name] = self.groups_by_id[group.group_id] = group

@@ -1,0 +1,243 @@
+"""Between the owner and the log: collects the records of a turn into groups, and holds answers until they are durable.
+
+Commands that arrive while a group is being synced share the next one. Small publishes to one partition share a
+record. Runs on the loop's thread; the log's callbacks are bounced to it once per group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from mq.command import OS
+from mq.errors import MqError, ResourceExhausted
+from mq.limits import Limits
+from mq.reply import Reply
+from wal.errors import WalError
+from wal.log import Log
+from wal.pb.wal_pb2 import Atomic, DeadLettered, Published
+from wal.record import Carried, Record
+
+Answer = Reply | MqError
+Done = Callable[[Answer], None]
+Waiting = deque[tuple[int, Done, Answer]]
+
+GROUPS_IN_FLIGHT = 2  # one being synced and one behind it: more would only make smaller groups
+
+
+class OpenRecord:
+    """A publish in the group being collected, which the next small one may join."""
+
+    __slots__ = ("end", "head", "pieces", "sequence", "size")
+
+    def __init__(self, head: Published, pieces: list[bytes], sequence: int) -> None:
+        self.head = head
+        self.pieces = pieces
+        self.sequence = sequence
+        self.size = sum(map(len, pieces))
+        self.end = head.base_offset + head.count
+
+    def takes(self, head: Published, size: int, limits: Limits) -> bool:
+        return (
+            self.end == head.base_offset
+            and self.size + size <= limits.merge_bytes
+            and self.head.count + head.count <= limits.merge_messages
+            and self.head.ttl_ms == head.ttl_ms
+        )
+
+    def join(self, head: Published, batch: bytes) -> None:
+        mine = self.head
+        self.pieces.append(batch)
+        self.size += len(batch)
+        self.end += head.count
+        mine.count += head.count
+        mine.parts.append(head.parts[0])
+        mine.min_timestamp_us = min(mine.min_timestamp_us, head.min_timestamp_us)
+        mine.max_timestamp_us = max(mine.max_timestamp_us, head.max_timestamp_us)
+
+
+class CommitQueue:
+    """One owner; `on_synced(sequence)` is called on the loop when the durable mark moves."""
+
+    def __init__(
+        self, log: Log, limits: Limits, on_synced: Callable[[int], None], on_failed: Callable[[BaseException], None]
+    ) -> None:
+        self._log = log
+        self._limits = limits
+        self._on_synced = on_synced
+        self._on_failed = on_failed
+        self._loop = asyncio.get_running_loop()
+        self._records: list[Record] = []
+        self._bytes = 0  # of those
+        self._open: dict[int, dict[int, OpenRecord]] = {}  # by channel and partition
+        self._needs_sync = False
+        self._is_flush_planned = False
+        self._in_flight: deque[tuple[int, int]] = deque()  # groups not yet synced: last sequence, bytes
+        self._pace: deque[tuple[int, bool]] = deque()  # groups not yet done: last sequence, whether done means synced
+        self._waiting: Waiting = deque()
+        self._waiting_os: Waiting = deque()
+        self._drained: list[asyncio.Future[None]] = []
+        self._has_failed = False
+        self.last = log.last_sequence  # the sequence given out last, also to records that are still collected here
+        self.unsynced_bytes = 0
+        self.limit_bytes = min(limits.unsynced_bytes, log.usage().queue_limit_bytes)
+        self.replay_bytes = log.usage().replay_bytes  # since the last snapshot run began
+        log.start(self._marks_from_log, self._failure_from_log)
+
+    # ---------------------------------------------------------------- in
+
+    def admit(self, size: int) -> None:
+        """Raises ResourceExhausted where so many more bytes would be too much that is not durable yet."""
+        if self.unsynced_bytes + size > self.limit_bytes and self.unsynced_bytes:
+            raise ResourceExhausted(
+                f"{self.unsynced_bytes} bytes wait to become durable, {self.limit_bytes} are allowed"
+            )
+
+    def put(self, record: Record) -> int:
+        """Queue a record; returns its sequence."""
+        if isinstance(record, Carried):
+            if isinstance(record.record, Published) and not record.record.schedule_id:
+                return self._publish(record, record.record)
+            self._open.pop(record.record.channel_id, None)
+            return self._append(record, sum(map(len, record.batch)) + 64)
+        if isinstance(record, (Atomic, DeadLettered)):
+            self._open.clear()
+        else:
+            self._open.pop(getattr(record, "channel_id", 0), None)
+        return self._append(record, record.ByteSize() if hasattr(record, "ByteSize") else 64)
+
+    def _publish(self, record: Carried, head: Published) -> int:
+        size = len(record.batch[0])
+        opened = self._open.get(head.channel_id)
+        if opened is None:
+            opened = self._open[head.channel_id] = {}
+        here = opened.get(head.partition)
+        if here is not None and here.takes(head, size, self._limits):
+            here.join(head, record.batch[0])
+            self._count(size)
+        else:
+            pieces = list(record.batch)
+            self._append(Carried(head, pieces), size + 64)
+            here = opened[head.partition] = OpenRecord(head, pieces, self.last)
+        if len(opened) > 1 and head.parts[0].producer:
+            # A producer's publishes stay in its order, also over partitions: nothing joins an earlier record now.
+            self._open[head.channel_id] = {head.partition: here}
+        return here.sequence
+
+    def _append(self, record: Record, size: int) -> int:
+        self._records.append(record)
+        self.last += 1
+        self._count(size)
+        if not self._is_flush_planned and len(self._pace) < GROUPS_IN_FLIGHT:
+            self._is_flush_planned = True
+            self._loop.call_soon(self.flush)
+        return self.last
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        self.unsynced_bytes += size
+        self.replay_bytes += size
+
+    # ---------------------------------------------------------------- out
+
+    def answer(self, done: Done, reply: Answer, durability: int = 0) -> None:
+        """Call `done(reply)` once everything queued so far is durable."""
+        if durability == OS:
+            mark, waiting = self._log.written, self._waiting_os
+        else:
+            mark, waiting = self._log.synced, self._waiting
+            self._needs_sync = True
+        if self.last <= mark and not waiting:
+            self._call(done, reply)
+        else:
+            waiting.append((self.last, done, reply))
+
+    def flush(self) -> None:
+        """Hand the collected group to the log."""
+        self._is_flush_planned = False
+        if not self._records or self._has_failed:
+            return
+        records, size = self._records, self._bytes
+        self._records, self._bytes = [], 0
+        self._open.clear()
+        sync, self._needs_sync = self._needs_sync, False
+        self._in_flight.append((self.last, size))
+        self._pace.append((self.last, sync))
+        try:
+            # What is too much or for a full disk was refused before it was decided: by now it has to go in.
+            last = self._log.append(records, sync=sync, essential=True)
+        except WalError as error:
+            self.fail(error)
+            return
+        if last != self.last:
+            self.fail(RuntimeError(f"the log gave sequence {last} where {self.last} was due"))
+
+    async def drained(self) -> None:
+        """Everything queued is durable and answered."""
+        if self._is_idle() or self._has_failed:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._drained.append(future)
+        await future
+
+    def _is_idle(self) -> bool:
+        return not (self._records or self._in_flight or self._waiting or self._waiting_os)
+
+    def _marks_from_log(self, written: int, synced: int) -> None:
+        self._bounce(self._on_marks, written, synced)
+
+    def _failure_from_log(self, error: BaseException) -> None:
+        self._bounce(self.fail, error)
+
+    def _bounce(self, call: Callable[..., None], *args: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call, *args)
+
+    def _on_marks(self, written: int, synced: int) -> None:
+        if self._has_failed:
+            return
+        while self._in_flight and self._in_flight[0][0] <= synced:
+            self.unsynced_bytes -= self._in_flight.popleft()[1]
+        while self._pace and self._pace[0][0] <= (synced if self._pace[0][1] else max(written, synced)):
+            self._pace.popleft()
+        self._on_synced(synced)  # first, so that a pull by whoever is answered now sees what was answered
+        self._release(self._waiting, synced)
+        self._release(self._waiting_os, max(written, synced))
+        if self._records and len(self._pace) < GROUPS_IN_FLIGHT and not self._is_flush_planned:
+            self.flush()
+        if self._drained and self._is_idle():
+            self._end_drains()
+
+    def _release(self, waiting: Waiting, mark: int) -> None:
+        while waiting and waiting[0][0] <= mark:
+            _, done, reply = waiting.popleft()
+            self._call(done, reply)
+
+    def _call(self, done: Done, reply: Answer) -> None:
+        try:
+            done(reply)
+        except Exception as error:
+            # A door's mistake with one answer is not to hold back the others.
+            self._loop.call_exception_handler({"message": "an answer could not be delivered", "exception": error})
+
+    def _end_drains(self) -> None:
+        for future in self._drained:
+            if not future.done():
+                future.set_result(None)
+        self._drained.clear()
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more becomes durable: whoever waits is told that the outcome is not known."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        self._on_failed(error)
+
+    def refuse_waiting(self, refusal: MqError) -> None:
+        """Answer everybody who waits for durability with an error."""
+        for waiting in (self._waiting, self._waiting_os):
+            while waiting:
+                _, done, _ = waiting.popleft()
+                self._call(done, refusal)
+        self._end_drains()

@@ -1,0 +1,277 @@
+"""Decides pulls: what a reader sees, what a member gets leased. Pure: no I/O, no clock.
+
+Only the batch at the edge of an answer is cut. Where a batch has left memory, `Missing` says which one to read;
+it is raised only while nothing has been given out yet, so deciding again starts from the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappush
+
+from mq.batch import Batch
+from mq.channel import Channel, Missing, Partition
+from mq.command import EARLIEST, Position, Pull, Start
+from mq.cursor import Cursor
+from mq.decision import Decision
+from mq.errors import DataLoss, InvalidArgument, OffsetOutOfRange
+from mq.group import Group, Member
+from mq.lease import Lease, make_receipt
+from mq.reply import PulledBatch, PullReply
+from mq.state import State
+from wal.pb.wal_pb2 import Expired
+from wal.record import Record
+
+BATCH_OVERHEAD_BYTES = 96  # of the fields around a batch in an answer
+
+
+class Answer:
+    """A pull's answer while it fills up."""
+
+    def __init__(self, command: Pull, state: State, room: int) -> None:
+        limits = state.limits
+        self.messages = min(command.max_messages or limits.pull_messages, room)
+        self.bytes = min(command.max_bytes or limits.response_bytes, limits.response_bytes)
+        self.batches: list[PulledBatch] = []
+        self.records: list[Record] = []
+        self.loss: DataLoss | None = None
+
+    def add(self, pulled: PulledBatch) -> None:
+        self.batches.append(pulled)
+        self.messages -= pulled.count
+        self.bytes -= len(pulled.batch) + BATCH_OVERHEAD_BYTES
+
+    def expire(self, partition: Partition, start: int, end: int, now: int) -> None:
+        """Put a stretch that nobody will get any more on record."""
+        last = self.records[-1] if self.records else None
+        if not isinstance(last, Expired) or last.partition != partition.number:
+            last = Expired(channel_id=partition.channel_id, partition=partition.number, timestamp_us=now)
+            self.records.append(last)
+        if last.ranges and last.ranges[-1].end == start:
+            last.ranges[-1].end = end
+        else:
+            last.ranges.add(start=start, end=end)
+
+    @property
+    def is_full(self) -> bool:
+        return self.messages <= 0 or (self.bytes <= 0 and bool(self.batches))
+
+
+# ---------------------------------------------------------------- without a group
+
+
+def resolve(channel: Channel, command: Pull) -> list[Position]:
+    """Where a pull without a group begins. Raises OffsetOutOfRange; a time has been looked up before."""
+    if command.positions:
+        places = list(command.positions)
+    else:
+        numbers = range(len(channel.partitions)) if command.partition is None else [command.partition]
+        start = command.start or EARLIEST
+        places = [Position(number, place(channel.partition(number), start)) for number in numbers]
+    for number, offset in places:
+        partition = channel.partition(number)
+        low, high = partition.start_offset, partition.next_offset
+        if not low <= offset <= high:
+            text = f"offset {offset} of partition {number} is not between {low} and {high}"
+            raise OffsetOutOfRange(text, number, low, high)
+    return places
+
+
+def place(partition: Partition, start: Start) -> int:
+    """A start position as an offset."""
+    if start.at == "earliest":
+        return partition.start_offset
+    if start.at == "latest":
+        return partition.next_offset
+    if start.at == "offset":
+        return start.value
+    if start.at == "last":
+        return max(partition.start_offset, partition.next_offset - start.value)
+    raise InvalidArgument(f"unknown start {start.at!r}")
+
+
+def decide_read(state: State, command: Pull, now: int) -> Decision:
+    """A pull without a group: leaves no trace. Raises Missing, DataLoss."""
+    channel = state.channel(command.channel)
+    places = resolve(channel, command)
+    answer = Answer(command, state, 1 << 62)
+    following = dict(places)
+    turn = channel.turn % len(places)
+    for number, offset in places[turn:] + places[:turn]:
+        if answer.is_full:
+            break
+        try:
+            _read_partition(channel.partitions[number], offset, answer, following, now)
+        except DataLoss as loss:
+            answer.loss = answer.loss or loss
+        except Missing:
+            if not answer.batches:
+                raise
+            break
+    if answer.batches:
+        channel.turn += 1
+    elif answer.loss:
+        raise answer.loss
+    return Decision([], PullReply(answer.batches, [Position(number, following[number]) for number, _ in places]))
+
+
+def _read_partition(partition: Partition, offset: int, answer: Answer, following: dict[int, int], now: int) -> None:
+    while not answer.is_full:
+        partition.check_readable(offset)
+        stop = partition.readable_end(offset)
+        batch = partition.find(offset) if offset < stop else None
+        if batch is None:
+            return
+        if batch.base >= stop or batch.has_expired(now):
+            offset = following[partition.number] = min(batch.end, stop)
+            continue
+        cut = batch.cut(offset, stop, answer.messages, answer.bytes, not answer.batches)
+        if cut is None:
+            return
+        answer.add(PulledBatch(partition.number, cut.base, cut.messages, batch.timestamp_us, cut.deltas, cut.batch))
+        offset = following[partition.number] = min(cut.end, stop)
+
+
+# ---------------------------------------------------------------- with a group
+
+
+def decide_lease(state: State, command: Pull, now: int) -> Decision:
+    """A pull of a member. Raises Missing, DataLoss."""
+    channel = state.channel(command.channel)
+    group = channel.group(command.group)
+    member = group.touch(command.member, now, state.limits.members)
+    numbers = _partitions_for(state, channel, group, member, command)
+    answer = Answer(command, state, group.room(member))
+    for number in numbers:
+        if answer.is_full:
+            break
+        try:
+            _Leasing(state, channel, group, member, channel.partitions[number], answer, now).run()
+        except DataLoss as loss:
+            answer.loss = answer.loss or loss
+        except Missing:
+            if not (answer.batches or answer.records):
+                raise
+            break
+    if answer.batches:
+        group.turn += 1
+    elif answer.loss and not answer.records:
+        raise answer.loss
+    reply = PullReply(answer.batches, channel=channel.name, group=group.name)
+    if group.is_ordered:
+        reply.generation = group.ownership.generation
+        reply.assigned = group.ownership.owned_by(member.name)
+    return Decision(answer.records, reply)
+
+
+def _partitions_for(state: State, channel: Channel, group: Group, member: Member, command: Pull) -> Sequence[int]:
+    if group.is_ordered:
+        group.balance(state.start_id)
+        owned = group.ownership.pulled_by(member.name)
+        return [number for number in owned if command.partition in (None, number)]
+    if command.partition is not None:
+        return [channel.partition(command.partition).number]
+    turn = group.turn % len(channel.partitions)
+    return [*range(turn, len(channel.partitions)), *range(turn)]
+
+
+class _Leasing:
+    """One partition's share of an answer: what is due again first, then what was never out."""
+
+    def __init__(
+        self,
+        state: State,
+        channel: Channel,
+        group: Group,
+        member: Member,
+        partition: Partition,
+        answer: Answer,
+        now: int,
+    ) -> None:
+        self.state = state
+        self.channel = channel
+        self.group = group
+        self.member = member
+        self.partition = partition
+        self.cursor: Cursor = group.cursors[partition.number]
+        self.answer = answer
+        self.now = now
+
+    def run(self) -> None:
+        while not self.answer.is_full and self._again():
+            pass
+        while not self.answer.is_full and self._fresh():
+            pass
+
+    def _again(self) -> bool:
+        """Lease what is due for redelivery; false: nothing is, or nothing more fits."""
+        retries = self.cursor.retries
+        retry = retries.first_waiting() if self.group.is_ordered else retries.first_due(self.now)
+        if retry is None or retry.not_before_us > self.now:
+            return False
+        start, count = retry.start, retry.count + 1
+        self.partition.check_readable(start)
+        stop = min(retry.end, self.partition.readable_end(start))
+        batch = self.partition.find(start)
+        end = self._skip(batch, start, stop) or self._give(batch, start, stop, count)
+        if end:
+            self.cursor.retries.lease(start, end)
+        return end > 0
+
+    def _fresh(self) -> bool:
+        """Lease what was never out; false: there is nothing, or nothing more fits."""
+        if self.group.is_ordered and self.cursor.retries.first_waiting():
+            return False  # in an ordered group what waits for redelivery holds up what follows it
+        start, _ = self.cursor.fresh(self.partition.visible)
+        self.partition.check_readable(start)
+        start, stop = self.cursor.fresh(self.partition.readable_end(start))
+        if start >= stop:
+            return False
+        batch = self.partition.find(start)
+        end = self._skip(batch, start, stop) or self._give(batch, start, stop, 1)
+        if end:
+            self.cursor.take(start, end)
+        return end > 0
+
+    def _skip(self, batch: Batch | None, start: int, stop: int) -> int:
+        """Pass over a stretch in which nothing is kept, or that has expired; returns its end, or 0."""
+        if batch is None or batch.base >= stop:
+            # Nothing is there to be leased, but nothing says that it is done: no record, only this process goes on.
+            return stop
+        if not batch.has_expired(self.now):
+            return 0
+        end = min(batch.end, stop)
+        self.answer.expire(self.partition, start, end, self.now)
+        return end
+
+    def _give(self, batch: Batch | None, start: int, stop: int, count: int) -> int:
+        """Lease a stretch as far as it fits; returns its end, or 0."""
+        assert batch is not None
+        answer = self.answer
+        cut = batch.cut(start, stop, answer.messages, answer.bytes, not answer.batches)
+        if cut is None:
+            return 0
+        end = min(cut.end, stop)
+        number = next(self.state.numbers)
+        lease = Lease(
+            make_receipt(self.state.secret, number), self.member.name, self.partition.number, start, end, count
+        )
+        lease.lay_out(cut.base, cut.deltas)
+        lease.since_us = self.now
+        lease.until_us = self.now + self.group.settings.ack_wait_ms * 1000
+        self.group.grant(lease)
+        heappush(self.state.alarms, (lease.until_us, number, self.group, lease))
+        answer.add(
+            PulledBatch(
+                self.partition.number,
+                cut.base,
+                cut.messages,
+                batch.timestamp_us,
+                cut.deltas,
+                cut.batch,
+                lease.receipt,
+                count,
+                lease.until_us,
+            )
+        )
+        return end

@@ -1,0 +1,151 @@
+"""A group: its position in every partition of a channel, its members and what is out with them.
+
+Pure: no I/O, no clock. Durable: settings and cursors, changed by records only. Volatile: members and leases.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from mq.command import Receipt
+from mq.cursor import Cursor
+from mq.errors import LeaseLost, ResourceExhausted
+from mq.lease import Lease
+from mq.ownership import Ownership
+from wal.pb.wal_pb2 import GroupSettings
+
+Ranges = list[tuple[int, int]]
+
+REMEMBERED_LEASES = 1024  # fully acked ones, so that a repeated ack is no error
+
+
+class Member:
+    """One consumer. `leased` counts the messages that are out with it."""
+
+    __slots__ = ("leased", "name", "seen_us")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seen_us = 0
+        self.leased = 0
+
+
+class Group:
+    def __init__(self, group_id: int, name: str, settings: GroupSettings, channel_id: int, created_us: int) -> None:
+        self.group_id = group_id
+        self.name = name
+        self.settings = settings
+        self.channel_id = channel_id
+        self.created_us = created_us
+        self.cursors: list[Cursor] = []
+        self.skipped = 0  # messages trimmed or expired before this group saw them
+
+        self.seen_us = created_us
+        self.members: dict[str, Member] = {}
+        self.leases: dict[bytes, Lease] = {}
+        self.turn = 0  # the partition to look at first, so that none starves
+        self.ownership = Ownership(0)  # of ordered groups
+        self._acked: OrderedDict[bytes, Lease] = OrderedDict()
+        self._fresh_out = 0  # messages out for the first time; the others are among the retries
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.settings.mode == GroupSettings.ORDERED
+
+    def pending(self) -> int:
+        """Messages out with members or waiting for redelivery."""
+        return self._fresh_out + sum(cursor.retries.total for cursor in self.cursors)
+
+    def room(self, member: Member) -> int:
+        """How many more messages the member may get."""
+        room = 1 << 62
+        if self.settings.max_pending:
+            room = self.settings.max_pending - self.pending()
+        if self.settings.max_pending_per_member:
+            room = min(room, self.settings.max_pending_per_member - member.leased)
+        return max(0, room)
+
+    def is_exhausted(self, count: int) -> bool:
+        """Whether a message that was delivered so often is not delivered again."""
+        return 0 < self.settings.max_deliver <= count
+
+    def backoff_us(self, count: int) -> int:
+        """How long a message waits after its count-th delivery failed."""
+        steps = self.settings.backoff_ms
+        return 1000 * steps[min(count, len(steps)) - 1] if steps else 0
+
+    def touch(self, name: str, now: int, limit: int) -> Member:
+        """A sign of life of a member, known or new."""
+        member = self.members.get(name)
+        if member is None:
+            if len(self.members) >= limit:
+                raise ResourceExhausted(f"group {self.name!r} has {limit} members, the most allowed")
+            member = self.members[name] = Member(name)
+        member.seen_us = self.seen_us = max(now, self.seen_us)
+        return member
+
+    def balance(self, start_id: int) -> None:
+        """Ordered groups: partitions follow the members. `start_id` keeps the generations of two starts apart."""
+        if not self.ownership.generation:
+            self.ownership.generation = start_id
+        partitions, assignment = len(self.cursors), self.settings.assignment
+        self.ownership.settle(self.members, partitions, assignment, self._is_busy)
+
+    def _is_busy(self, member: str, partition: int) -> bool:
+        return any(lease.partition == partition and lease.member == member for lease in self.leases.values())
+
+    def grant(self, lease: Lease) -> None:
+        """Put a lease out; the cursor is told by the caller."""
+        self.leases[lease.receipt] = lease
+        self._count(lease, lease.end - lease.start)
+
+    def holding(self, member: str, receipt: Receipt, *, acked_is_fine: bool = False) -> tuple[Lease, Ranges]:
+        """The lease behind a receipt and the parts of it that are meant. Raises LeaseLost; changes nothing."""
+        lease = self.leases.get(receipt.receipt)
+        if lease is None and acked_is_fine:
+            lease = self._acked.get(receipt.receipt)
+        if lease is None or lease.member != member:
+            raise LeaseLost("the receipt is not of a lease that this member holds")
+        if not receipt.ranges:
+            return lease, list(lease.held)
+        wanted = []
+        for start, end in receipt.ranges:
+            left, right = lease.widen(start, end)
+            if start >= end or left < lease.start or right > lease.end:
+                raise LeaseLost(f"offsets {start} to {end} are not of this lease")
+            if not lease.held.covers(left, right) and (lease.is_torn or not acked_is_fine):
+                raise LeaseLost(f"offsets {start} to {end} are no longer held by this lease")
+            wanted += lease.held.within(left, right)
+        return lease, wanted
+
+    def settle(self, lease: Lease, ranges: Ranges, *, acked: bool) -> None:
+        """Take ranges off a lease; one with nothing left ends."""
+        for start, end in ranges:
+            self._count(lease, -lease.held.remove(start, end))
+        lease.is_torn = lease.is_torn or not acked
+        if not lease.held and lease.receipt in self.leases:
+            del self.leases[lease.receipt]
+            if lease.is_torn:
+                return
+            self._acked[lease.receipt] = lease
+            if len(self._acked) > REMEMBERED_LEASES:
+                self._acked.popitem(last=False)
+
+    def give_back(self, lease: Lease) -> None:
+        """End a lease as if it had never been given."""
+        ranges = list(lease.held)
+        self.settle(lease, ranges, acked=False)
+        for start, end in ranges:
+            self.cursors[lease.partition].give_back(start, end)
+
+    def forget(self, partition: int, before: int) -> None:
+        """End what is out below an offset: it was trimmed, or the group was moved."""
+        for lease in [lease for lease in self.leases.values() if lease.partition == partition and lease.start < before]:
+            self.settle(lease, lease.held.within(0, before), acked=False)
+
+    def _count(self, lease: Lease, messages: int) -> None:
+        if lease.count == 1:
+            self._fresh_out += messages
+        member = self.members.get(lease.member)
+        if member is not None:
+            member.leased += messages

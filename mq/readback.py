@@ -1,0 +1,137 @@
+"""Reads from the log what has left memory: batches, positions by time, the content of delayed publishes."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from mq.channel import Channel, Missing, Partition
+from mq.command import Command, CreateGroup, Position, Pull, Seek
+from mq.decision import Decision
+from mq.errors import MqError, Unavailable
+from mq.publication import decide_due
+from mq.state import State
+from wal.errors import CorruptSegment, WalError
+from wal.log import Log
+from wal.pb.wal_pb2 import Atomic, Published, Scheduled
+from wal.record import items_of
+
+
+class Readback:
+    """Everything here leaves what it read in the state; deciding is up to the caller."""
+
+    def __init__(self, log: Log, state: State) -> None:
+        self._log = log
+        self._state = state
+
+    async def read(self, missing: Missing) -> None:
+        """Make the batch at an offset available, or note that it is lost. Raises Unavailable."""
+        partition, offset = missing.partition, missing.offset
+        try:
+            found = await self._read(partition, offset, self._state.limits.read_bytes)
+        except CorruptSegment:
+            partition.unreadable.add(offset, await self._damage_end(partition, offset))
+            return
+        self._state.fetched(partition, offset, found)
+
+    async def _read(self, partition: Partition, offset: int, max_bytes: int) -> list[Published]:
+        try:
+            return await self._log.read(partition.channel_id, partition.number, offset, max_bytes)
+        except CorruptSegment:
+            raise
+        except WalError as error:
+            raise Unavailable("the log can't be read at the moment") from error
+
+    async def _damage_end(self, partition: Partition, offset: int) -> int:
+        """The first offset after a damaged one that can be read again."""
+        low, high = offset, partition.visible
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                found = await self._read(partition, middle, 1)
+            except CorruptSegment:
+                low = middle
+            else:
+                high = min(high, max(middle, found[0].base_offset)) if found else middle
+                if found and found[0].base_offset <= middle:
+                    high = max(low + 1, found[0].base_offset)
+        return high
+
+    # ---------------------------------------------------------------- times
+
+    @staticmethod
+    def is_time_asked(command: Command) -> bool:
+        """Whether a time has to be looked up before a command can be decided."""
+        return (
+            isinstance(command, (Pull, CreateGroup, Seek))
+            and command.start is not None
+            and command.start.at == "time"
+            and not command.positions
+        )
+
+    async def positions(self, command: Pull | CreateGroup | Seek) -> list[Position]:
+        """Where the first messages are that are not older than the time asked for."""
+        channel = self._state.channel(command.channel)
+        assert command.start is not None
+        if isinstance(command, CreateGroup) or command.partition is None:
+            partitions = list(channel.partitions)
+        else:
+            partitions = [channel.partition(command.partition)]
+        return [Position(at.number, await self._at_time(at, command.start.value)) for at in partitions]
+
+    async def _at_time(self, partition: Partition, time_us: int) -> int:
+        first = next(iter(partition.buffer), None)
+        if partition.buffer.floor > partition.start_offset and (first is None or first.timestamp_us >= time_us):
+            found = await self._search(partition, time_us)
+            if found is not None:
+                return found
+        for batch in partition.buffer:
+            if batch.max_timestamp_us >= time_us:
+                return max(batch.base, partition.start_offset)
+        return partition.next_offset
+
+    async def _search(self, partition: Partition, time_us: int) -> int | None:
+        """The same in what has left memory, by halves; None: it is younger than all of that."""
+        low, high = partition.start_offset, partition.buffer.floor
+        answer: int | None = None
+        while low < high:
+            middle = (low + high) // 2
+            try:
+                found = await self._read(partition, middle, 1)
+            except CorruptSegment:
+                low = middle + 1
+                continue
+            if found and found[0].max_timestamp_us < time_us:
+                low = max(middle, found[0].base_offset + found[0].count - 1) + 1
+            else:
+                if found and found[0].base_offset < partition.buffer.floor:
+                    answer = max(found[0].base_offset, partition.start_offset)
+                high = min(middle, found[0].base_offset) if found else middle
+        return answer
+
+    # ---------------------------------------------------------------- delayed publishes
+
+    async def due(self, now: int) -> Decision | None:
+        """What publishes the next schedule that is due; None: it can't be read yet."""
+        entry = heappop(self._state.schedules)
+        _, schedule_id, channel_id = entry
+        channel = self._state.channels_by_id.get(channel_id)
+        planned = channel.schedules.get(schedule_id) if channel else None
+        if channel is None or planned is None:
+            return Decision([], None)
+        if planned.sequence > self._state.synced:
+            heappush(self._state.schedules, entry)
+            return None
+        try:
+            record = await self._log.read_sequence(planned.sequence)
+        except (WalError, MqError):
+            record = None
+        found = [record] if not isinstance(record, Atomic) else list(items_of(record))
+        for item in found:
+            if isinstance(item, Scheduled) and item.schedule_id == schedule_id:
+                return self._decide_due(channel, item, now)
+        return Decision([], None)
+
+    def _decide_due(self, channel: Channel, scheduled: Scheduled, now: int) -> Decision:
+        if self._state.channels_by_id.get(channel.channel_id) is not channel:
+            return Decision([], None)
+        return decide_due(self._state, channel, scheduled, now)

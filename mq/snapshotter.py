@@ -1,0 +1,79 @@
+"""Writes snapshot runs, a slice at a time between other work, so that a start never replays more than a bit of log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from mq import snapshot
+from mq.commitqueue import CommitQueue
+from mq.limits import Limits
+from mq.state import State
+from wal.pb.wal_pb2 import SnapshotBegin, SnapshotEnd
+
+
+class Stopwatch(Protocol):
+    def now_us(self) -> int: ...
+
+    def monotonic(self) -> float: ...
+
+
+class Snapshotter:
+    def __init__(self, state: State, queue: CommitQueue, clock: Stopwatch, limits: Limits) -> None:
+        self._state = state
+        self._queue = queue
+        self._clock = clock
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._left: list[int] = []  # channels that the run still has to write
+        self._begin_sequence = 0  # of the run under way; 0: none is
+        self._last_end = 0  # the sequence of the last SnapshotEnd
+
+    def step(self) -> None:
+        """Begin a run if enough log has come together since the last one."""
+        if not self._begin_sequence and self._queue.replay_bytes >= self._limits.snapshot_bytes:
+            self._begin()
+            self._loop.call_soon(self._slice)
+
+    def finish(self) -> None:
+        """Write a whole run at once, if there is anything that the last one does not hold."""
+        if not self._begin_sequence:
+            if self._queue.last == self._last_end or not self._queue.last:
+                return
+            self._begin()
+        while self._begin_sequence:
+            self._next()
+        self._queue.flush()
+
+    def _begin(self) -> None:
+        state = self._state
+        self._left = list(state.channels_by_id)
+        self._queue.replay_bytes = 0
+        self._begin_sequence = self._queue.put(
+            SnapshotBegin(
+                channel_ids=self._left,
+                next_channel_id=state.next_channel_id,
+                next_group_id=state.next_group_id,
+                next_schedule_id=state.next_schedule_id,
+                timestamp_us=self._clock.now_us(),
+            )
+        )
+
+    def _slice(self) -> None:
+        end = self._clock.monotonic() + self._limits.snapshot_slice_seconds
+        while self._begin_sequence:
+            self._next()
+            if self._clock.monotonic() >= end:
+                break
+        if self._begin_sequence:
+            self._loop.call_later(self._limits.snapshot_slice_seconds, self._slice)
+
+    def _next(self) -> None:
+        """The next channel, or the end of the run. These records change nothing, so nothing is applied."""
+        while self._left:
+            channel = self._state.channels_by_id.get(self._left.pop())
+            if channel is not None:
+                self._queue.put(snapshot.take(channel))
+                return
+        self._last_end = self._queue.put(SnapshotEnd(begin_sequence=self._begin_sequence))
+        self._begin_sequence = 0
