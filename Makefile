@@ -49,7 +49,7 @@ proto: $(PROTO_VENV)/.installed ## generate mq/pb and wal/pb from proto/*.proto
 	$(PROTO_VENV)/bin/python proto/generate.py
 
 bench-wal: $(CORE) ## measure the log alone
-	$(BIN)/python benchmarks/wal.py $(ARGS)
+	$(BIN)/python benchmarks/log.py $(ARGS)
 
 bench: $(CORE) ## measure the broker through its doors
 	$(BIN)/python benchmarks/broker.py $(ARGS)

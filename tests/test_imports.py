@@ -22,8 +22,10 @@ LAYERS = [
     {"wal.chain", "wal.tail", "wal.reader"},
     {"wal.log"},
     {"wal.memory", "wal.writer"},
+    {"wal.rewrite"},
     {"wal.recovery", "wal.verify", "wal.install"},
-    {"wal.repair", "wal.filelog"},
+    {"wal.filelog"},
+    {"wal.repair"},
     {"wal.spark"},
     {"wal"},
     # the broker

@@ -7,6 +7,7 @@ grows at once), and decides when a segment is full. The writer's side is `wal.wr
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import queue
 import threading
@@ -23,17 +24,30 @@ from wal.disk import DirectDisk, Disk
 from wal.errors import DiskFull, LogBusy, LogClosed, LogFailed, RecordTooLarge
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import MAX_PAYLOAD_BYTES, Frame
-from wal.index import SegmentIndex
+from wal.index import INDEXED, SegmentIndex
+from wal.install import Approve, Proposal, check, place
 from wal.log import OnFailure, OnMarks, SegmentInfo, Usage
 from wal.manifest import Manifest, SnapshotRun
 from wal.reader import Reader
-from wal.record import Published, Record, SnapshotBegin, SnapshotEnd, Unknown, encode, placements
+from wal.record import (
+    SNAPSHOT_BEGIN,
+    SNAPSHOT_END,
+    Published,
+    Record,
+    SnapshotBegin,
+    SnapshotEnd,
+    Unknown,
+    encode,
+    placements,
+)
 from wal.recovery import Recovery, recover
 from wal.segment import SEGMENT_HEADER_BYTES
 from wal.space import Space
+from wal.verify import Progress, Report, verify
 from wal.writer import TEND_SECONDS, Entry, Group, Item, Rotation, Run, Task, Writer
 
 LOCK = "LOCK"
+_RUN_ENDS = frozenset({SNAPSHOT_BEGIN, SNAPSHOT_END})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +95,7 @@ class FileLog:
         self.directory = directory
         self.report: Recovery = opened.report
         self._options, self._disk, self._clock = options, disk, clock
+        self._max_record_bytes = min(options.max_record_bytes, MAX_PAYLOAD_BYTES)
         self._reader = Reader(disk, directory, opened.manifest)
         self._reader.go_live(opened.manifest, opened.live.index)
         self._space = opened.space
@@ -95,6 +110,7 @@ class FileLog:
         self._failure: BaseException | None = None
         self._on_failure: OnFailure = lambda error: None
         self._is_closed = False
+        self._installs: list[concurrent.futures.Future[None]] = []  # waiting for the writer
 
         self.last_sequence = opened.live.last_sequence
         self._index: SegmentIndex = opened.live.index
@@ -186,19 +202,19 @@ class FileLog:
         encoded = [encode(record) for record in records]
         sizes = [FRAME_BYTES + sum(map(len, pieces)) for _, pieces in encoded]
         self._check_room(sizes, essential)
+        segment_bytes, queued = self._options.segment_bytes, 0
         entries: list[Entry] = []
-        queued = 0
         for record, (type_, pieces), size in zip(records, encoded, sizes, strict=True):
-            if self._position + size > self._options.segment_bytes and self._position > SEGMENT_HEADER_BYTES:
+            if self._position + size > segment_bytes and self._position > SEGMENT_HEADER_BYTES:
                 self._enqueue(entries, queued, sync)
                 entries, queued = [], 0
                 self._rotate_before(self.last_sequence + 1)
             self.last_sequence += 1
-            self._index.add(self._position, self.last_sequence, placements(record))
+            self._index.add(self._position, self.last_sequence, placements(record) if type_ in INDEXED else ())
             self._position += size
             queued += size
-            entries.append(Entry(self.last_sequence, type_, pieces))
-            if isinstance(record, SnapshotBegin | SnapshotEnd):
+            entries.append(Entry(self.last_sequence, type_, pieces, size))
+            if type_ in _RUN_ENDS:
                 self._enqueue(entries, queued, sync)
                 entries, queued = [], 0
                 self._note_snapshot(record)
@@ -264,9 +280,8 @@ class FileLog:
             raise LogClosed(f"{self.directory} is closed")
 
     def _check_room(self, sizes: Sequence[int], essential: bool) -> None:
-        largest = max(sizes, default=0) - FRAME_BYTES
-        if largest > min(self._options.max_record_bytes, MAX_PAYLOAD_BYTES):
-            raise RecordTooLarge(f"a record of {largest} bytes exceeds {self._options.max_record_bytes}")
+        if sizes and max(sizes) - FRAME_BYTES > self._max_record_bytes:
+            raise RecordTooLarge(f"a record of {max(sizes) - FRAME_BYTES} bytes exceeds {self._max_record_bytes}")
         if essential:
             return
         if self._space.is_short:
@@ -285,10 +300,10 @@ class FileLog:
         self._position = SEGMENT_HEADER_BYTES
         self._queue.put(Rotation(sequence, self._index))
 
-    def _note_snapshot(self, record: SnapshotBegin | SnapshotEnd) -> None:
+    def _note_snapshot(self, record: Record) -> None:
         if isinstance(record, SnapshotBegin):
             self._run_begin = (self.last_sequence, self._appended_bytes)
-        elif record.begin_sequence == self._run_begin[0]:
+        elif isinstance(record, SnapshotEnd) and record.begin_sequence == self._run_begin[0]:
             self._replay_bytes = self._appended_bytes - self._run_begin[1]
             self._queue.put(Run(SnapshotRun(record.begin_sequence, self.last_sequence)))
 
@@ -350,10 +365,48 @@ class FileLog:
     def _fail(self, error: BaseException) -> None:
         self._failure = error
         logger.error("the log stops: {}", error)
+        for swapped in self._installs:
+            swapped.set_exception(LogFailed(str(error)))
         self._on_failure(error)
 
     def _wait_for_space(self) -> bool:
         return not self._closing.wait(TEND_SECONDS)
+
+    # ------------------------------------------------------------ upkeep
+
+    async def install(self, proposal: Proposal, approve: Approve) -> list[str]:
+        """Replace segments by rewritten ones, if every difference is approved; returns the new names.
+
+        Raises InstallRefused, and then the log is as it was.
+        """
+        self._check_usable()
+        manifest = self._writer.manifest
+        entries = await asyncio.to_thread(check, self._disk, self.directory, manifest, proposal, approve)
+        await asyncio.to_thread(place, self._disk, self.directory, manifest, proposal, entries)
+        swapped: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._installs.append(swapped)
+
+        def act(writer: Writer) -> None:
+            writer.replace_segments(proposal.inputs, entries)
+            self._installs.remove(swapped)
+            swapped.set_result(None)
+
+        self.run_between_groups(act)
+        await asyncio.wrap_future(swapped)
+        return [entry.name(manifest.extension) for entry in entries]
+
+    def install_now(self, proposal: Proposal, approve: Approve) -> list[str]:
+        """The same for a log that was opened without a thread."""
+        manifest = self._writer.manifest
+        entries = check(self._disk, self.directory, manifest, proposal, approve)
+        place(self._disk, self.directory, manifest, proposal, entries)
+        self.run_between_groups(lambda writer: writer.replace_segments(proposal.inputs, entries))
+        self.pump()
+        return [entry.name(manifest.extension) for entry in entries]
+
+    async def verify(self, progress: Progress | None = None) -> Report:
+        """Read the whole log and report every damaged range, while it goes on being written."""
+        return await asyncio.to_thread(verify, self.directory, disk=self._disk, progress=progress)
 
     def run_between_groups(self, act: Callable[[Writer], None]) -> None:
         """Have the writer do something between two groups (an install)."""

@@ -11,7 +11,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
@@ -53,7 +53,7 @@ class SegmentIndex:
         self._mark_positions = array("Q")
         self._next_mark = 0
 
-    def add(self, position: int, sequence: int, places: list[Placement]) -> None:
+    def add(self, position: int, sequence: int, places: Sequence[Placement]) -> None:
         if position >= self._next_mark:
             self._mark_positions.append(position)
             self._mark_sequences.append(sequence)

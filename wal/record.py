@@ -116,11 +116,13 @@ CLASS_OF: dict[int, type[Message]] = {
     pb.DAMAGED: Damaged,
     pb.SKIPPED: Skipped,
 }
-TYPE_OF: dict[type[Message], int] = {cls: number for number, cls in CLASS_OF.items()}
+# What may be appended: the seal is the log's own.
+TYPE_OF: dict[type[Message], int] = {cls: number for number, cls in CLASS_OF.items() if number != pb.SEAL}
 
 SEAL, PUBLISHED, SNAPSHOT_BEGIN, SNAPSHOT_END = pb.SEAL, pb.PUBLISHED, pb.SNAPSHOT_BEGIN, pb.SNAPSHOT_END
 DAMAGED, SKIPPED, ATOMIC, DEAD_LETTERED = pb.DAMAGED, pb.SKIPPED, pb.ATOMIC, pb.DEAD_LETTERED
 
+_BYTES = [bytes([value]) for value in range(256)]
 _BATCH_TAG = bytes([15 << 3 | 2])  # field 15, length-delimited
 
 
@@ -154,10 +156,12 @@ class Placement(NamedTuple):
 def encode(record: Record) -> tuple[int, list[bytes]]:
     """The type number and the payload in pieces."""
     if isinstance(record, Carried):
-        head = record.record.SerializeToString()
-        size = sum(map(len, record.batch))
-        return TYPE_OF[type(record.record)], [head + _BATCH_TAG + _varint(size), *record.batch]
+        message, batch = record
+        head = message.SerializeToString() + _BATCH_TAG + _varint(sum(map(len, batch)))
+        return TYPE_OF[type(message)], [head, *batch]
     if isinstance(record, Unknown):
+        if record.type in (pb.RECORD_TYPE_UNSPECIFIED, pb.SEAL):
+            raise ValueError(f"no record has type {record.type}")
         return record.type, [record.payload]
     return TYPE_OF[type(record)], [record.SerializeToString()]
 
@@ -186,9 +190,9 @@ def atomic(records: Sequence[Record], **fields: str | int) -> Atomic:
 
 
 def items_of(record: Atomic) -> Iterator[Message | Unknown]:
-    """The records inside an Atomic, in order."""
+    """The records inside an Atomic, in order. One level: an Atomic in there is of no writer's making, and carried."""
     for item in record.items:
-        yield decode(item.type, item.payload)
+        yield Unknown(ATOMIC, item.payload) if item.type == ATOMIC else decode(item.type, item.payload)
 
 
 def placements(record: Record) -> list[Placement]:
@@ -196,7 +200,9 @@ def placements(record: Record) -> list[Placement]:
     if isinstance(record, Carried):
         record = record.record
     if isinstance(record, Published):
-        return [Placement(record.channel_id, record.partition, record.base_offset, end_offset(record))]
+        base = record.base_offset
+        end = end_offset(record) if record.offset_deltas else base + record.count
+        return [Placement(record.channel_id, record.partition, base, end)]
     if isinstance(record, DeadLettered):
         return placements(record.published)
     if isinstance(record, Atomic):
@@ -223,9 +229,8 @@ def end_offset(published: Published) -> int:
 
 
 def _varint(value: int) -> bytes:
-    out = bytearray()
+    out = b""
     while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
+        out += _BYTES[value & 0x7F | 0x80]
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    return out + _BYTES[value]

@@ -15,7 +15,7 @@ what the page cache shows may not be on disk, and a later sync of the old file w
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -30,7 +30,8 @@ from wal.index import SegmentIndex
 from wal.manifest import MANIFEST, Manifest, SegmentEntry, read_manifest, swap_manifest
 from wal.reader import damaged
 from wal.record import DAMAGED
-from wal.segment import SEGMENT_HEADER_BYTES, Gap, SealedWriter, SegmentFile, SegmentHeader
+from wal.rewrite import REWRITING, Kept, rewrite
+from wal.segment import SEGMENT_HEADER_BYTES, Gap, SegmentFile, SegmentHeader
 from wal.space import SPARE, Space
 from wal.tail import Tail, kept, survey
 from wal.watermark import Mark, WatermarkFile
@@ -38,7 +39,6 @@ from wal.writer import Live, start_segment
 
 QUARANTINE = "quarantine"
 ORPHANS = "orphans"
-RECOVERING = "recovering"  # a copy that is not finished; what a crash leaves of it is only ever a second copy
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ def _create(disk: Disk, directory: str, random: Callable[[int], bytes], extensio
 def _clear(disk: Disk, directory: str, manifest: Manifest, report: Recovery) -> None:
     """Unfinished copies go; segments that no manifest names are put aside, never deleted."""
     names = disk.list(directory)
-    for name in (RECOVERING, SPARE):
+    for name in (REWRITING, SPARE):
         if name in names:
             disk.unlink(os.path.join(directory, name))
     known = {entry.name(manifest.extension) for entry in manifest.segments}
@@ -178,29 +178,30 @@ class _Opening:
     def _copy_forward(self, segment: SegmentFile | None, entry: SegmentEntry, tail: Tail) -> Live:
         if segment is not None and tail.torn is not None:
             self._keep_torn(segment, tail.torn)
-        header = replace(entry.header(self.manifest.log_uuid), generation=entry.generation + 1, salt=self.random(8))
-        copying = os.path.join(self.directory, RECOVERING)
-        fd = self.space.take(copying)
-        copy = SealedWriter(self.disk, fd, header)
         name = entry.name(self.manifest.extension)
-        for item in kept(segment, entry, tail):
-            if isinstance(item, Frame):
-                copy.add(item.type, item.sequence, [item.payload])
-            else:
-                self._quarantine(segment, name, item)
-                copy.add(DAMAGED, item.last_sequence, [damaged(item, name).SerializeToString()])
-        size = copy.seal()
-        self.disk.close(fd)
-        sealed = SegmentEntry.of(
-            header, last_sequence=copy.last_sequence, is_sealed=True, size=size, last_crc=copy.last_crc
+        sealed = rewrite(
+            self.disk,
+            self.directory,
+            self.manifest,
+            entry,
+            self._kept(segment, entry, tail),
+            salt=self.random(8),
+            take=self.space.take,
         )
-        self.disk.rename(copying, path_of(self.directory, self.manifest, sealed))
-        self.disk.sync_directory(self.directory)
-        self.report.copied_frames = copy.frames
         live = self._start(sealed)
         chain = [*self.manifest.segments[:-1], sealed, live.entry]
         self._swap(self.manifest.with_segments(chain).with_retired([name], self.clock.now_us()))
         return live
+
+    def _kept(self, segment: SegmentFile | None, entry: SegmentEntry, tail: Tail) -> Iterator[Kept]:
+        name = entry.name(self.manifest.extension)
+        for item in kept(segment, entry, tail):
+            if isinstance(item, Frame):
+                self.report.copied_frames += 1
+                yield Kept(item.type, item.sequence, item.payload)
+            else:
+                self._quarantine(segment, name, item)
+                yield Kept(DAMAGED, item.last_sequence, damaged(item, name).SerializeToString())
 
     # ------------------------------------------------------------ pieces
 
@@ -234,14 +235,21 @@ class _Opening:
     def _quarantine(self, segment: SegmentFile | None, name: str, gap: Gap) -> None:
         self.report.damage.append((name, gap))
         logger.error("{}: bytes {} to {} are damaged: {}", name, gap.position, gap.end, gap.reason)
-        if segment is None or not gap.size:
-            return
-        folder = os.path.join(self.directory, QUARANTINE)
-        self.disk.make_directory(folder)
-        path = _free_name(self.disk, folder, f"{name}.{gap.position}")
-        data = self.disk.read(segment.fd, gap.size, gap.position)
-        self.space.with_room(lambda: write_file(self.disk, path, data))
-        self.disk.sync_directory(folder)
+        if segment is not None:
+            self.space.with_room(lambda: quarantine(self.disk, self.directory, segment, gap))
+
+
+def quarantine(disk: Disk, directory: str, segment: SegmentFile, gap: Gap) -> str:
+    """Keep damaged bytes in a file of their own, durable; returns its name, or nothing for no bytes."""
+    data = disk.read(segment.fd, gap.size, gap.position)
+    if not data:
+        return ""
+    folder = os.path.join(directory, QUARANTINE)
+    disk.make_directory(folder)
+    path = _free_name(disk, folder, f"{os.path.basename(segment.path)}.{gap.position}")
+    write_file(disk, path, data)
+    disk.sync_directory(folder)
+    return os.path.join(QUARANTINE, os.path.basename(path))
 
 
 def _lost_whole(entry: SegmentEntry, mark: Mark | None) -> Tail:

@@ -21,7 +21,6 @@ from loguru import logger
 from wal.clock import Clock
 from wal.disk import FULL, Disk, write_all
 from wal.errors import LogFailed
-from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Salt, encode
 from wal.index import SegmentIndex
 from wal.log import OnMarks
@@ -45,6 +44,7 @@ class Entry(NamedTuple):
     sequence: int
     type: int
     pieces: Sequence[bytes]
+    size: int  # of the whole frame
 
 
 @dataclass(slots=True)
@@ -131,24 +131,33 @@ class Writer:
         self._retire_grace_us = retire_grace_us
         self._random = random
         self._pause = pause  # waits a little for space to come back; False: give up
+        self._buffers: list[bytes] = []  # encoded, not yet written
+        self._buffered = 0
         self._unsynced_bytes = 0
         self._wants_sync = False
+        self._has_loose = False  # somebody waits for the written mark only
         self._tended = float("-inf")
 
     # ------------------------------------------------------------ groups
 
     def process(self, items: Sequence[Item]) -> None:
-        """Write what was queued, in order."""
+        """Write what was queued, in order; groups that follow each other go out in one call."""
         for item in items:
+            if isinstance(item, Group):
+                self._encode(item)
+                continue
+            self._flush()
             match item:
-                case Group():
-                    self._write(item)
                 case Rotation():
                     self._rotate(item)
                 case Run():
                     self._note_run(item.run)
                 case Task():
                     item.act()
+        self._flush()
+        if self._has_loose and self.written > self.synced:
+            self.on_marks(self.written, self.synced)
+        self._has_loose = False
 
     def settle(self, *, is_idle: bool) -> None:
         """Sync if somebody waits for it, or nothing else is to do."""
@@ -164,40 +173,36 @@ class Writer:
         self._watermark.write(Mark(self.synced, live.entry.first_sequence, live.entry.generation, live.position))
         self.on_marks(self.written, self.synced)
 
-    def _write(self, group: Group) -> None:
-        buffers: list[bytes] = []
-        size = 0
+    def _encode(self, group: Group) -> None:
+        live, buffers = self._live, self._buffers
         for entry in group.entries:
-            size += self._encode(entry, buffers)
-            if self._unsynced_bytes + size >= self._bytes_per_sync:
-                self._flush(buffers, size, entry.sequence)
+            sequence, type_, pieces, size = entry
+            header, crc = encode(live.salt, type_, sequence, self.synced, pieces)
+            buffers.append(header)
+            buffers += pieces
+            self._buffered += size
+            live.frames += 1
+            live.last_sequence = sequence
+            live.rolling_crc = roll(live.rolling_crc, crc)
+            if self._unsynced_bytes + self._buffered >= self._bytes_per_sync:
+                self._flush()
                 self.sync()
-                buffers, size = [], 0
-        if buffers:
-            self._flush(buffers, size, group.entries[-1].sequence)
         if group.wants_sync:
-            self._wants_sync = self.written > self.synced
-        elif self.written > self.synced:
-            self.on_marks(self.written, self.synced)
+            self._wants_sync = True
+        else:
+            self._has_loose = True
 
-    def _encode(self, entry: Entry, buffers: list[bytes]) -> int:
+    def _flush(self) -> None:
+        if not self._buffers:
+            return
         live = self._live
-        header, crc = encode(live.salt, entry.type, entry.sequence, self.synced, entry.pieces)
-        buffers.append(header)
-        buffers += entry.pieces
-        live.frames += 1
-        live.last_sequence = entry.sequence
-        live.rolling_crc = roll(live.rolling_crc, crc)
-        return FRAME_BYTES + sum(map(len, entry.pieces))
-
-    def _flush(self, buffers: list[bytes], size: int, last_sequence: int) -> None:
-        live = self._live
-        if len(buffers) > JOIN_ABOVE:
-            buffers = [b"".join(buffers)]
+        buffers = self._buffers if len(self._buffers) <= JOIN_ABOVE else [b"".join(self._buffers)]
         self._patiently(lambda: self._write_or_cut(live.fd, buffers, live.position))
-        live.position += size
-        self._unsynced_bytes += size
-        self.written = last_sequence
+        live.position += self._buffered
+        self._unsynced_bytes += self._buffered
+        self.written = live.last_sequence
+        self._buffers.clear()
+        self._buffered = 0
 
     def _write_or_cut(self, fd: int, buffers: list[bytes], position: int) -> None:
         """A failed write leaves nothing behind it: the next try, or recovery, finds zeros there."""

@@ -1,0 +1,168 @@
+"""Installing rewritten segments (cleaning, compaction): trust nothing that another program made.
+
+Whoever rewrote the inputs may have crashed, raced with the broker, or be wrong. So every frame of the outputs is read
+and compared with the frame it came from; what is missing or changed must be approved by somebody who knows the
+present state; only then are the files synced, named, and put into the manifest in one swap. Until that swap the log
+is exactly what it was, after it exactly the new set; the inputs stay on disk for those who still read them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from google.protobuf.message import DecodeError, Message
+
+from wal.chain import open_entry, path_of, walk_entry
+from wal.disk import Disk
+from wal.errors import CorruptSegment, InstallRefused, WalError
+from wal.frame import Frame
+from wal.manifest import Manifest, SegmentEntry
+from wal.record import SEAL, Seal, Unknown, decode
+from wal.segment import SEGMENT_HEADER_BYTES, Gap, SegmentFile, SegmentHeader
+
+STAGING = "staging"
+
+# (sequence, the record as it is, the record as it would be or None): may it go or change? Called in another thread.
+Approve = Callable[[int, Message | Unknown, Message | Unknown | None], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Segments to be replaced, and the staged files to replace them with."""
+
+    inputs: tuple[str, ...]  # names in the chain, neighbours, sealed
+    outputs: tuple[str, ...]  # names in staging/; none where nothing of the inputs is kept
+
+
+def check(disk: Disk, directory: str, manifest: Manifest, proposal: Proposal, approve: Approve) -> list[SegmentEntry]:
+    """Read everything on both sides; returns the outputs as the manifest will name them. Raises InstallRefused."""
+    inputs = _inputs(manifest, proposal.inputs)
+    outputs = _outputs(disk, directory, manifest, proposal.outputs, inputs)
+    after = _frames(_output_files(disk, directory, proposal.outputs, outputs), outputs)
+    kept = next(after, None)
+    for before in _frames(_input_files(disk, directory, manifest, inputs), inputs):
+        if kept is not None and kept.sequence < before.sequence:
+            break
+        if kept is None or kept.sequence > before.sequence:
+            _ask(approve, before, None)
+            continue
+        if (kept.type, kept.payload) != (before.type, before.payload):
+            _ask(approve, before, kept)
+        kept = next(after, None)
+    if kept is not None:
+        raise InstallRefused(f"sequence {kept.sequence} is in the outputs and not in the inputs")
+    return outputs
+
+
+def place(disk: Disk, directory: str, manifest: Manifest, proposal: Proposal, entries: Sequence[SegmentEntry]) -> None:
+    """Make checked outputs durable under their final names. Nothing names them yet."""
+    for name, entry in zip(proposal.outputs, entries, strict=True):
+        staged = os.path.join(directory, STAGING, name)
+        fd = disk.open(staged)
+        try:
+            disk.sync(fd)
+        finally:
+            disk.close(fd)
+        disk.rename(staged, path_of(directory, manifest, entry))
+    if entries:
+        disk.sync_directory(os.path.join(directory, STAGING))
+        disk.sync_directory(directory)
+
+
+def _inputs(manifest: Manifest, names: Sequence[str]) -> list[SegmentEntry]:
+    chain = [entry.name(manifest.extension) for entry in manifest.segments]
+    if not names or any(name not in chain for name in names):
+        raise InstallRefused(f"not all of {', '.join(names) or 'nothing'} are in the log (any more)")
+    first = chain.index(names[0])
+    found = manifest.segments[first : first + len(names)]
+    if [entry.name(manifest.extension) for entry in found] != list(names):
+        raise InstallRefused("the inputs are not neighbours in the log")
+    if not all(entry.is_sealed for entry in found):
+        raise InstallRefused("an input is still being written")
+    return list(found)
+
+
+def _outputs(
+    disk: Disk, directory: str, manifest: Manifest, names: Sequence[str], inputs: Sequence[SegmentEntry]
+) -> list[SegmentEntry]:
+    entries: list[SegmentEntry] = []
+    known = {entry.name("") for entry in manifest.segments}
+    known |= {retired.name.removesuffix(manifest.extension) for retired in manifest.retired}
+    for name in names:
+        path = os.path.join(directory, STAGING, name)
+        try:
+            header, size, seal_crc = _read_ends(disk, path)
+        except (OSError, WalError) as error:
+            raise InstallRefused(f"{name} can't be read: {error}") from error
+        if header.log_uuid != manifest.log_uuid:
+            raise InstallRefused(f"{name} belongs to another log")
+        entry = SegmentEntry.of(header, is_sealed=True, size=size, last_crc=seal_crc)
+        if entry.name("") in known or entry.generation == 0:
+            raise InstallRefused(f"{name} has the name of a segment that exists already")
+        entries.append(entry)
+    return _with_ranges(entries, inputs)
+
+
+def _with_ranges(entries: list[SegmentEntry], inputs: Sequence[SegmentEntry]) -> list[SegmentEntry]:
+    """Together the outputs cover exactly what the inputs cover."""
+    if not entries:
+        return []
+    firsts = [entry.first_sequence for entry in entries]
+    if firsts[0] != inputs[0].first_sequence or firsts != sorted(set(firsts)):
+        raise InstallRefused("the outputs do not cover the range of the inputs")
+    lasts = [first - 1 for first in firsts[1:]] + [inputs[-1].last_sequence]
+    return [replace(entry, last_sequence=last) for entry, last in zip(entries, lasts, strict=True)]
+
+
+def _read_ends(disk: Disk, path: str) -> tuple[SegmentHeader, int, int]:
+    """A staged file's header, its size, and the CRC of its seal."""
+    fd = disk.open_read_only(path)
+    try:
+        header = SegmentHeader.unpack(disk.read(fd, SEGMENT_HEADER_BYTES, 0), path)
+    finally:
+        disk.close(fd)
+    with SegmentFile(disk, path, header.salt) as segment:
+        for item in segment.walk(header.first_sequence, is_dense=False):
+            if isinstance(item, Gap):
+                raise CorruptSegment(path, item.position, item.reason)
+            if item.type == SEAL:
+                Seal.FromString(item.payload)
+                return header, segment.size, item.crc
+    raise CorruptSegment(path, 0, "no seal")
+
+
+def _input_files(
+    disk: Disk, directory: str, manifest: Manifest, inputs: Sequence[SegmentEntry]
+) -> Iterator[SegmentFile]:
+    for entry in inputs:
+        yield open_entry(disk, directory, manifest, entry)
+
+
+def _output_files(
+    disk: Disk, directory: str, names: Sequence[str], entries: Sequence[SegmentEntry]
+) -> Iterator[SegmentFile]:
+    for name, entry in zip(names, entries, strict=True):
+        yield SegmentFile(disk, os.path.join(directory, STAGING, name), entry.salt_bytes)
+
+
+def _frames(files: Iterator[SegmentFile], entries: Sequence[SegmentEntry]) -> Iterator[Frame]:
+    for segment, entry in zip(files, entries, strict=True):
+        with segment:
+            for item in walk_entry(segment, entry):
+                if isinstance(item, Gap):
+                    raise InstallRefused(f"{segment.path}, byte {item.position}: {item.reason}")
+                if not entry.first_sequence <= item.sequence <= entry.last_sequence:
+                    raise InstallRefused(f"{segment.path} holds sequence {item.sequence}, which is not in its range")
+                yield item
+
+
+def _ask(approve: Approve, before: Frame, after: Frame | None) -> None:
+    try:
+        old = decode(before.type, before.payload)
+        new = decode(after.type, after.payload) if after is not None else None
+    except DecodeError as error:
+        raise InstallRefused(f"sequence {before.sequence} can't be decoded") from error
+    if (after is not None and after.type != before.type) or not approve(before.sequence, old, new):
+        raise InstallRefused(f"sequence {before.sequence} would be {'changed' if after else 'dropped'}, and is live")
