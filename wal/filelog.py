@@ -95,6 +95,7 @@ class FileLog:
         self.directory = directory
         self.report: Recovery = opened.report
         self._options, self._disk, self._clock = options, disk, clock
+        self._segment_bytes = options.segment_bytes
         self._max_record_bytes = min(options.max_record_bytes, MAX_PAYLOAD_BYTES)
         self._reader = Reader(disk, directory, opened.manifest)
         self._reader.go_live(opened.manifest, opened.live.index)
@@ -200,26 +201,27 @@ class FileLog:
     def append(self, records: Sequence[Record], *, sync: bool = True, essential: bool = False) -> int:
         self._check_usable()
         encoded = [encode(record) for record in records]
-        sizes = [FRAME_BYTES + sum(map(len, pieces)) for _, pieces in encoded]
-        self._check_room(sizes, essential)
-        segment_bytes, queued = self._options.segment_bytes, 0
+        self._check_room(encoded, essential)
         entries: list[Entry] = []
-        for record, (type_, pieces), size in zip(records, encoded, sizes, strict=True):
-            if self._position + size > segment_bytes and self._position > SEGMENT_HEADER_BYTES:
+        queued, position, sequence = 0, self._position, self.last_sequence
+        for record, (type_, pieces, length) in zip(records, encoded, strict=True):
+            size = FRAME_BYTES + length
+            sequence += 1
+            if position + size > self._segment_bytes and position > SEGMENT_HEADER_BYTES:
                 self._enqueue(entries, queued, sync)
                 entries, queued = [], 0
-                self._rotate_before(self.last_sequence + 1)
-            self.last_sequence += 1
-            self._index.add(self._position, self.last_sequence, placements(record) if type_ in INDEXED else ())
-            self._position += size
+                position = self._rotate_before(sequence)
+            self._index.add(position, sequence, placements(record) if type_ in INDEXED else ())
+            position += size
             queued += size
-            entries.append(Entry(self.last_sequence, type_, pieces, size))
+            entries.append(Entry(sequence, type_, pieces, size))
             if type_ in _RUN_ENDS:
                 self._enqueue(entries, queued, sync)
                 entries, queued = [], 0
-                self._note_snapshot(record)
+                self._note_snapshot(record, sequence)
+        self._position, self.last_sequence = position, sequence
         self._enqueue(entries, queued, sync)
-        return self.last_sequence
+        return sequence
 
     def rotate(self) -> None:
         self._check_usable()
@@ -279,9 +281,10 @@ class FileLog:
         if self._is_closed:
             raise LogClosed(f"{self.directory} is closed")
 
-    def _check_room(self, sizes: Sequence[int], essential: bool) -> None:
-        if sizes and max(sizes) - FRAME_BYTES > self._max_record_bytes:
-            raise RecordTooLarge(f"a record of {max(sizes) - FRAME_BYTES} bytes exceeds {self._max_record_bytes}")
+    def _check_room(self, encoded: Sequence[tuple[int, list[bytes], int]], essential: bool) -> None:
+        for _, _, length in encoded:
+            if length > self._max_record_bytes:
+                raise RecordTooLarge(f"a record of {length} bytes exceeds {self._max_record_bytes}")
         if essential:
             return
         if self._space.is_short:
@@ -295,17 +298,19 @@ class FileLog:
             self._replay_bytes += size
             self._queue.put(Group(entries, size, sync))
 
-    def _rotate_before(self, sequence: int) -> None:
+    def _rotate_before(self, sequence: int) -> int:
+        """The next record opens a new segment; returns its position there."""
         self._index = SegmentIndex()
         self._position = SEGMENT_HEADER_BYTES
         self._queue.put(Rotation(sequence, self._index))
+        return SEGMENT_HEADER_BYTES
 
-    def _note_snapshot(self, record: Record) -> None:
+    def _note_snapshot(self, record: Record, sequence: int) -> None:
         if isinstance(record, SnapshotBegin):
-            self._run_begin = (self.last_sequence, self._appended_bytes)
+            self._run_begin = (sequence, self._appended_bytes)
         elif isinstance(record, SnapshotEnd) and record.begin_sequence == self._run_begin[0]:
             self._replay_bytes = self._appended_bytes - self._run_begin[1]
-            self._queue.put(Run(SnapshotRun(record.begin_sequence, self.last_sequence)))
+            self._queue.put(Run(SnapshotRun(record.begin_sequence, sequence)))
 
     def _kept_since_snapshot(self, manifest: Manifest) -> int:
         begin = manifest.snapshots[-1].begin if manifest.snapshots else 0

@@ -76,9 +76,13 @@ class Head(NamedTuple):
     durable: int
 
 
-def encode(salt: Salt, type_: int, sequence: int, durable: int, pieces: Sequence[bytes]) -> tuple[bytes, int]:
-    """The header for a payload given in pieces, and the frame's CRC."""
-    checked = _CHECKED.pack(sum(map(len, pieces)), type_, sequence, durable)
+def encode(
+    salt: Salt, type_: int, sequence: int, durable: int, pieces: Sequence[bytes], length: int | None = None
+) -> tuple[bytes, int]:
+    """The header for a payload given in pieces (and their length, where it is known), and the frame's CRC."""
+    if length is None:
+        length = sum(map(len, pieces))
+    checked = _CHECKED.pack(length, type_, sequence, durable)
     body = _PREFIX.pack(salt.sync, extend_crc32c(salt.crc, checked)) + checked
     crc = extend_crc32c(salt.crc, body)
     for piece in pieces:

@@ -59,7 +59,7 @@ class MemoryLog:
 
     def append(self, records: Sequence[Record], *, sync: bool = True, essential: bool = False) -> int:
         self._check_usable()
-        sizes = [sum(map(len, encode(record)[1])) for record in records]
+        sizes = [encode(record)[2] for record in records]
         if sizes and max(sizes) > self.max_record_bytes:
             raise RecordTooLarge(f"a record of {max(sizes)} bytes exceeds {self.max_record_bytes}")
         for record, size in zip(records, sizes, strict=True):

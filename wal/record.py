@@ -153,17 +153,19 @@ class Placement(NamedTuple):
     end: int
 
 
-def encode(record: Record) -> tuple[int, list[bytes]]:
-    """The type number and the payload in pieces."""
+def encode(record: Record) -> tuple[int, list[bytes], int]:
+    """The type number, the payload in pieces, and its length."""
     if isinstance(record, Carried):
         message, batch = record
-        head = message.SerializeToString() + _BATCH_TAG + _varint(sum(map(len, batch)))
-        return TYPE_OF[type(message)], [head, *batch]
+        length = sum(map(len, batch))
+        head = message.SerializeToString() + _BATCH_TAG + _varint(length)
+        return TYPE_OF[type(message)], [head, *batch], len(head) + length
     if isinstance(record, Unknown):
         if record.type in (pb.RECORD_TYPE_UNSPECIFIED, pb.SEAL):
             raise ValueError(f"no record has type {record.type}")
-        return record.type, [record.payload]
-    return TYPE_OF[type(record)], [record.SerializeToString()]
+        return record.type, [record.payload], len(record.payload)
+    payload = record.SerializeToString()
+    return TYPE_OF[type(record)], [payload], len(payload)
 
 
 def decode(type_: int, payload: bytes) -> Message | Unknown:
@@ -175,16 +177,18 @@ def decode(type_: int, payload: bytes) -> Message | Unknown:
 def plain(record: Record) -> Message | Unknown:
     """The record as reading it back would give it."""
     if isinstance(record, Carried):
-        type_, pieces = encode(record)
+        type_, pieces, _ = encode(record)
         return decode(type_, b"".join(pieces))
     return record
 
 
 def atomic(records: Sequence[Record], **fields: str | int) -> Atomic:
-    """Several records as one, applied all or not at all."""
+    """Several records as one, applied all or not at all; none of them may be an Atomic itself."""
     items = []
     for record in records:
-        type_, pieces = encode(record)
+        type_, pieces, _ = encode(record)
+        if type_ == ATOMIC:
+            raise ValueError("a record of type Atomic can't be inside another")
         items.append(Atomic.Item(type=type_, payload=b"".join(pieces)))
     return Atomic(items=items, **fields)  # type: ignore[arg-type]
 

@@ -38,6 +38,7 @@ from wal.record import SEAL, Seal
 MAGIC = b"mqwal\r\n\0"
 FORMAT_VERSION = 1
 SEGMENT_HEADER_BYTES = 64
+_MOST_DISPLACED = 1000  # frames out of place that a walk remembers
 WINDOW_BYTES = 1 << 20  # how much of a file a walk holds at a time, unless a frame is larger
 
 _HEADER = struct.Struct("<8sHHI16sQ8sQI")
@@ -130,93 +131,102 @@ class SegmentFile:
         """Every intact frame from sequence `expected` on, and every gap between them, in the order of the file.
 
         Ends where only zeros, or nothing, follow. `is_dense`: sequences rise by one (a segment written live), so a
-        jump is a gap even where no byte is damaged. Memory is bounded by a window or one frame.
+        jump is a gap even where no byte is damaged. Memory is bounded by a window or one frame, time by the size.
         """
-        position = start
         size = self.size if end is None else min(end, self.size)
+        window = _Window(self.disk, self.fd, size)
+        displaced: dict[int, Head] = {}
+        position = start
         while position < size:
             before = position
-            window = self.disk.read(self.fd, min(WINDOW_BYTES, size - position), position)
-            for frame in scan(window, self.salt, 0, position):
+            at = window.at(position)
+            for frame in scan(window.data, self.salt, at, window.base):
                 end_of_frame = frame.position + FRAME_BYTES + len(frame.payload)
                 if frame.sequence != expected:
                     if is_dense or frame.sequence < expected:
                         break
-                    follower = read_head(window, self.salt, end_of_frame - before)
+                    follower = read_head(window.peek(end_of_frame), self.salt, 0)
                     if follower is not None and follower.sequence <= frame.sequence:
                         break
+                if displaced:
+                    yield from _never_met(displaced, frame.sequence)
                 yield frame
                 expected = frame.sequence + 1
                 position = end_of_frame
-            if position > before:
+            if position > before or window.reload_for(read_head(window.data, self.salt, at, window.base)):
                 continue
-            if self._first_nonzero(position, size) == size:
-                return
-            resumed, highest = self._resume(position, size, expected, is_dense)
+            nonzero = self._first_nonzero(window, position)
+            if nonzero == size:
+                break
+            searched = max(position, nonzero - FRAME_BYTES)
+            resumed, highest = self._resume(window, searched, expected, is_dense, displaced)
             if resumed is None:
-                yield Gap(
-                    position, min(size, self.last_nonzero(position)), expected, highest, "no intact frame to the end"
-                )
-                return
+                end_of_gap = min(size, self.last_nonzero(position))
+                yield Gap(position, end_of_gap, expected, highest, "no intact frame to the end")
+                break
             if resumed.position > position:
                 yield Gap(position, resumed.position, expected, resumed.sequence - 1, "damaged bytes")
             elif is_dense and resumed.sequence > expected:
                 yield Gap(position, position, expected, resumed.sequence - 1, "frames are missing")
+            yield from _never_met(displaced, resumed.sequence)
             yield resumed
             expected = resumed.sequence + 1
             position = resumed.position + FRAME_BYTES + len(resumed.payload)
+        yield from _never_met(displaced)
 
-    def _resume(self, position: int, size: int, expected: int, is_dense: bool) -> tuple[Frame | None, int]:
+    def _resume(
+        self, window: _Window, position: int, expected: int, is_dense: bool, displaced: dict[int, Head]
+    ) -> tuple[Frame | None, int]:
         """The next intact frame that is in its right place, and the highest sequence that any header here tells."""
         highest = expected
-        budget = 4 * self.size  # for payloads read in vain: what keeps hostile bytes from costing quadratic time
         while True:
-            head = self._find_head(position, size)
+            head = self._find_head(window, position)
             if head is None:
                 return None, highest
             position = head.position + FRAME_BYTES
-            if head.sequence < expected or head.end > size:
+            if head.sequence < expected or head.end > window.size:
                 continue
             highest = max(highest, head.sequence)
-            if self._is_in_line(head, size, is_dense):
-                frame = self._intact(head)
+            if self._is_in_line(window, head, is_dense):
+                frame = self._intact(window, head)
                 if frame is not None:
                     return frame, highest
-            budget -= head.end - head.position
-            if budget < 0:
+            elif not is_dense and len(displaced) < _MOST_DISPLACED:
+                displaced[head.sequence] = head
+            if window.allowance < 0:
                 position = head.end
 
-    def _is_in_line(self, head: Head, size: int, is_dense: bool) -> bool:
+    def _is_in_line(self, window: _Window, head: Head, is_dense: bool) -> bool:
         """A frame that was copied or moved is intact but out of line: what follows it does not continue it."""
-        window = self.disk.read(self.fd, min(FRAME_BYTES, size - head.end), head.end)
-        follower = read_head(window, self.salt, 0, head.end)
+        follower = read_head(window.peek(head.end), self.salt, 0)
         if follower is None:
             return True
         return follower.sequence == head.sequence + 1 if is_dense else follower.sequence > head.sequence
 
-    def _intact(self, head: Head) -> Frame | None:
+    def _intact(self, window: _Window, head: Head) -> Frame | None:
+        window.allowance -= head.end - head.position
+        if head.end <= window.base + len(window.data):
+            return next(scan(window.data, self.salt, head.position - window.base, window.base), None)
         data = self.disk.read(self.fd, head.end - head.position, head.position)
         return next(scan(data, self.salt, 0, head.position), None)
 
-    def _find_head(self, position: int, size: int) -> Head | None:
-        while position < size:
-            window = self.disk.read(self.fd, min(WINDOW_BYTES, size - position), position)
-            head = find_head(window, self.salt, 0, position)
-            if head is not None:
+    def _find_head(self, window: _Window, position: int) -> Head | None:
+        while position < window.size:
+            at = window.at(position)
+            head = find_head(window.data, self.salt, at, window.base)
+            end = window.base + len(window.data)
+            if head is not None or end >= window.size:
                 return head
-            if position + len(window) >= size:
-                return None
-            position += max(1, len(window) - FRAME_BYTES + 1)  # a header may straddle two windows
+            position = max(position + 1, end - FRAME_BYTES + 1)  # a header may straddle two windows
         return None
 
-    def _first_nonzero(self, position: int, size: int) -> int:
-        while position < size:
-            window = self.disk.read(self.fd, min(WINDOW_BYTES, size - position), position)
-            found = first_nonzero(window, 0)
-            if found < len(window):
-                return position + found
-            position += len(window)
-        return size
+    def _first_nonzero(self, window: _Window, position: int) -> int:
+        while position < window.size:
+            found = first_nonzero(window.data, window.at(position))
+            if found < len(window.data):
+                return window.base + found
+            position = window.base + len(window.data)
+        return window.size
 
     def last_nonzero(self, position: int) -> int:
         """The end of the bytes after `position` that are not the zeros a preallocated file ends with."""
@@ -228,6 +238,56 @@ class SegmentFile:
                 return start + len(window)
             size = start
         return position
+
+
+class _Window:
+    """The part of a file that a walk looks at. What lies in it is not read again, however often a walk stops there."""
+
+    def __init__(self, disk: Disk, fd: int, size: int) -> None:
+        self.size = size  # of the file, or of what of it is walked
+        self.base = 0
+        self.data = b""
+        self.allowance = 8 * size  # for bytes read in vain: what keeps hostile ones from costing quadratic time
+        self._disk = disk
+        self._fd = fd
+
+    def at(self, position: int) -> int:
+        """Have the window hold the header at a position, or all to the end; returns the position in it."""
+        at = position - self.base
+        if at < 0 or (at + FRAME_BYTES > len(self.data) and self.base + len(self.data) < self.size):
+            self._load(position)
+            at = 0
+        return at
+
+    def reload_for(self, head: Head | None) -> bool:
+        """Move the window to a frame that it holds only the beginning of; False where that would not help."""
+        if head is None or head.position == self.base or head.end <= self.base + len(self.data):
+            return False
+        if head.end > min(self.size, head.position + WINDOW_BYTES) or self.allowance < 0:
+            return False
+        self.allowance -= WINDOW_BYTES
+        self._load(head.position)
+        return True
+
+    def peek(self, position: int) -> bytes:
+        """The bytes of a header at a position, wherever the window is."""
+        at = position - self.base
+        if at >= 0 and at + FRAME_BYTES <= len(self.data):
+            return self.data[at : at + FRAME_BYTES]
+        return self._disk.read(self._fd, max(0, min(FRAME_BYTES, self.size - position)), position)
+
+    def _load(self, position: int) -> None:
+        self.base = position
+        self.data = self._disk.read(self._fd, min(WINDOW_BYTES, self.size - position), position)
+
+
+def _never_met(displaced: dict[int, Head], before: int | None = None) -> Iterator[Gap]:
+    """Frames of a rewritten segment that lay elsewhere, and did not come in their place either: moved, so lost."""
+    for sequence in sorted(displaced):
+        if before is None or sequence <= before:
+            head = displaced.pop(sequence)
+            if sequence != before:
+                yield Gap(head.position, head.end, sequence, sequence, "a frame out of its place")
 
 
 class SealedWriter:

@@ -21,6 +21,7 @@ from loguru import logger
 from wal.clock import Clock
 from wal.disk import FULL, Disk, write_all
 from wal.errors import LogFailed
+from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Salt, encode
 from wal.index import SegmentIndex
 from wal.log import OnMarks
@@ -177,7 +178,7 @@ class Writer:
         live, buffers = self._live, self._buffers
         for entry in group.entries:
             sequence, type_, pieces, size = entry
-            header, crc = encode(live.salt, type_, sequence, self.synced, pieces)
+            header, crc = encode(live.salt, type_, sequence, self.synced, pieces, size - FRAME_BYTES)
             buffers.append(header)
             buffers += pieces
             self._buffered += size

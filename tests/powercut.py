@@ -1,0 +1,289 @@
+"""A harness that drives a log on the model disk and cuts the power before every operation that changes something.
+
+`Workload` appends, rotates, snapshots, closes, is killed and opens again, all by a seeded generator. Ahead of each
+storage operation it forks the disk into the states that a restart might find, and `Trial` opens each of them: it has
+to open without a word about damage, hold everything that was ever reported synced or served by an earlier opening,
+byte for byte and without holes, hold nothing that was not appended, and take new records that survive as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.modeldisk import ModelDisk, PowerCut
+from wal.chain import walk_chain
+from wal.filelog import FileLog, Options
+from wal.frame import Frame
+from wal.record import ChannelSnapshot, Published, Record, SnapshotBegin, SnapshotEnd, encode
+
+DIRECTORY = "/data/log"
+SMALL = Options(
+    segment_bytes=2048,
+    bytes_per_sync=1500,
+    queue_bytes=1 << 20,
+    max_record_bytes=8192,
+    snapshot_bytes=1024,
+    soft_free_bytes=0,
+    retire_grace_us=0,
+)
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class HandClock:
+    """A clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def now_us(self) -> int:
+        return int(self.seconds * 1e6)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@dataclass
+class History:
+    """What was appended, and how much of it nobody may lose."""
+
+    contents: list[tuple[int, bytes]] = field(default_factory=list)  # type and payload; item i has sequence i + 1
+    offsets: list[int] = field(default_factory=lambda: [0, 0])  # next one of each partition
+    floor: int = 0  # sequence up to which it was reported synced, or served after an opening
+
+    def up_to(self, last: int) -> History:
+        """The history as a process knows it that found `last` records and served them."""
+        kept = self.contents[:last]
+        offsets = [0, 0]
+        for type_, payload in kept:
+            if type_ == PUBLISHED:
+                published = Published.FromString(payload)
+                offsets[published.partition] = published.base_offset + published.count
+        return History(kept, offsets, last)
+
+
+PUBLISHED = encode(Published())[0]
+
+
+class Owner:
+    """A process that owns a log, and writes down what it appended and what it was told."""
+
+    def __init__(self, disk: ModelDisk, history: History, rng: Random, options: Options = SMALL) -> None:
+        self.disk, self.history, self.rng = disk, history, rng
+        self.clock = HandClock()
+        self.log = FileLog.open(
+            DIRECTORY, options, disk=disk, clock=self.clock, random=rng.randbytes, is_threaded=False
+        )
+        self.failures: list[BaseException] = []
+        self.log.start(self._on_marks, self.failures.append)
+
+    def _on_marks(self, written: int, synced: int) -> None:
+        if not synced <= written <= len(self.history.contents):
+            raise Violation(f"marks {written}, {synced} after {len(self.history.contents)} records")
+        self.history.floor = max(self.history.floor, synced)
+
+    def append(self, records: list[Record], *, sync: bool = True, essential: bool = False) -> None:
+        last = self.log.append(records, sync=sync, essential=essential)
+        for record in records:
+            type_, pieces, _ = encode(record)
+            self.history.contents.append((type_, b"".join(pieces)))
+        if last != len(self.history.contents):
+            raise Violation(f"append gave {last} to record {len(self.history.contents)}")
+
+    def publish(self, count: int = 1, *, sync: bool = True, size: int = 0, essential: bool = False) -> None:
+        self.append([self._published(size) for _ in range(count)], sync=sync, essential=essential)
+
+    def _published(self, size: int) -> Published:
+        partition = self.rng.randrange(2)
+        base, count = self.history.offsets[partition], self.rng.randint(1, 3)
+        self.history.offsets[partition] += count
+        batch = self.rng.randbytes(size or self.rng.choice((1, 20, 90, 200, 480)))
+        return Published(channel_id=1, partition=partition, base_offset=base, count=count, batch=batch)
+
+    def snapshot(self, *, between: bool) -> None:
+        """A run of snapshot records, with other records between them or not."""
+        self.append([SnapshotBegin(channel_ids=[1])], sync=False, essential=True)
+        begin = self.log.last_sequence
+        if between:
+            self.publish(2, sync=False)
+            self.log.pump()
+        self.append([ChannelSnapshot(channel_id=1, name="x" * self.rng.randint(1, 300))], essential=True)
+        self.append([SnapshotEnd(begin_sequence=begin)], essential=True)
+
+
+@dataclass
+class Trial:
+    """Opens crash states and judges them."""
+
+    rng: Random
+    states: int = 0
+    cut: Counter[str] = field(default_factory=Counter)  # operations that power was cut at, by kind
+    loop: asyncio.Runner = field(default_factory=asyncio.Runner)
+
+    def judge(self, disk: ModelDisk, history: History, *, depth: int = 0) -> None:
+        """Open the disk as a process would that starts after the crash; go on from there; sometimes crash again."""
+        self.states += 1
+        if self.rng.random() < 0.2:
+            disk = self._crash_while_opening(disk, history)
+        owner = self.open(disk, history)
+        if self.rng.random() < 0.15:
+            self._check_reads(owner)
+        owner.publish(self.rng.randint(1, 3), sync=self.rng.random() < 0.8)
+        owner.log.pump()
+        if owner.history.floor != len(owner.history.contents):
+            raise Violation("an idle log left records unsynced")
+        if depth < 2 and self.rng.random() < 0.25:
+            self._go_on(owner, depth)
+
+    def open(self, disk: ModelDisk, history: History) -> Owner:
+        """A restart: whatever it finds and serves, it has to keep from then on."""
+        try:
+            owner = Owner(disk, History(), self.rng)
+        except (PowerCut, Violation):
+            raise
+        except Exception as error:
+            raise Violation(f"refused to open: {error!r}") from error
+        self._check_content(owner.log, disk, history)
+        owner.history = history.up_to(owner.log.last_sequence)
+        return owner
+
+    def _check_content(self, log: FileLog, disk: ModelDisk, history: History) -> None:
+        if log.report.damage:
+            raise Violation(f"damage where there is none: {log.report.damage}")
+        if not history.floor <= log.last_sequence <= len(history.contents):
+            raise Violation(f"{log.last_sequence} records; {history.floor} were safe, {len(history.contents)} appended")
+        expected = 1
+        for _, item in walk_chain(disk, DIRECTORY, log.manifest):
+            if not isinstance(item, Frame):
+                raise Violation(f"a gap: {item}")
+            if item.sequence != expected or (item.type, item.payload) != history.contents[expected - 1]:
+                raise Violation(f"sequence {item.sequence} where {expected} belongs, or with another content")
+            expected += 1
+        if expected != log.last_sequence + 1:
+            raise Violation(f"{expected - 1} records are there, {log.last_sequence} were promised")
+
+    def _check_reads(self, owner: Owner) -> None:
+        """Replay, and reads by offset and by sequence, tell the same as the frames."""
+        log, contents = owner.log, owner.history.contents
+        replayed = list(log.replay())
+        first = replayed[0][0] if replayed else 1
+        if first != 1 and not isinstance(replayed[0][1], SnapshotBegin):
+            raise Violation("replay starts in the middle")
+        found = [(sequence, encode(record)[1][0]) for sequence, record in replayed]
+        if found != [(first + at, payload) for at, (_, payload) in enumerate(contents[first - 1 :])]:
+            raise Violation("replay differs from what was appended")
+        publishes = [Published.FromString(payload) for type_, payload in contents if type_ == PUBLISHED]
+        for partition in range(2):
+            wanted = [published for published in publishes if published.partition == partition]
+            if self.loop.run(log.read(1, partition, 0, 1 << 20)) != wanted:
+                raise Violation("a read by offset differs from what was appended")
+        if contents:
+            sequence = self.rng.randint(1, len(contents))
+            record = self.loop.run(log.read_sequence(sequence))
+            if record is None or encode(record)[1][0] != contents[sequence - 1][1]:
+                raise Violation(f"a read of sequence {sequence} differs from what was appended")
+
+    def _crash_while_opening(self, disk: ModelDisk, history: History) -> ModelDisk:
+        disk.cut_at(self.rng.randint(1, 30))
+        disk.before = lambda kind, path: self.cut.update([kind])
+        try:
+            self.open(disk, history).log.close()
+        except PowerCut:
+            self.states += 1
+            return disk.crashed_at_random(self.rng)
+        disk.kill()
+        disk.cut_at(0)
+        return disk
+
+    def _go_on(self, owner: Owner, depth: int) -> None:
+        """What the log took after the crash survives the next one: a power cut, a kill, or a kill and then a cut."""
+        if self.rng.random() < 0.5:
+            owner.publish(2)  # in the queue, perhaps never written
+        if self.rng.random() < 0.5:
+            self.judge(owner.disk.crashed_at_random(self.rng), owner.history, depth=depth + 1)
+        else:
+            owner.disk.kill()
+            self.judge(owner.disk, owner.history, depth=depth + 1)
+
+
+class Workload:
+    """A random life of a log on one disk; every operation in it is a place where the power fails."""
+
+    def __init__(self, trial: Trial, *, disk: ModelDisk | None = None, states: int = 4) -> None:
+        self.trial, self.rng = trial, trial.rng
+        self.disk = disk or ModelDisk()
+        self._states = states
+        self.owner = self._open(History())
+
+    def _open(self, history: History) -> Owner:
+        self._history = history  # of the opening: what it serves counts when it is open
+        self.disk.before = self._cut
+        owner = self.trial.open(self.disk, history)
+        self._history = owner.history
+        return owner
+
+    def _cut(self, kind: str, path: str) -> None:
+        self.trial.cut[kind] += 1
+        count = 1 if kind == "close" else self._states  # closing changes nothing on the platter
+        for state in self.disk.crash_states(self.rng, count):
+            self.trial.judge(state, self._history)
+        if self.rng.random() < 0.3:
+            self._kill_then_cut()
+
+    def _kill_then_cut(self) -> None:
+        """The process dies, another opens what the machine still remembers, and then the power fails."""
+        disk = self.disk.fork()
+        served = self.trial.open(disk, self._history).history
+        for state in disk.crash_states(self.rng, 2):
+            self.trial.judge(state, served)
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self._step()
+        self.owner.log.close()
+        if self.disk.files:
+            raise Violation(f"{len(self.disk.files)} files are open after close")
+
+    def _step(self) -> None:
+        owner, rng = self.owner, self.rng
+        owner.clock.seconds += rng.choice((0, 0, 0.3))
+        match rng.choices(range(8), (6, 3, 3, 2, 1, 1, 1, 1))[0]:
+            case 0:
+                owner.publish(sync=True)
+            case 1:
+                owner.publish(rng.randint(2, 5), sync=rng.random() < 0.5)
+            case 2:
+                owner.publish(sync=False)
+                return  # stays in the queue
+            case 3:
+                owner.snapshot(between=rng.random() < 0.5)
+            case 4:
+                owner.log.rotate()
+            case 5:
+                owner.publish(size=3000)  # larger than a segment
+            case 6:
+                owner.log.close()
+                if owner.history.floor != len(owner.history.contents):
+                    raise Violation("close left records unsynced")
+                self.owner = self._open(owner.history)
+            case 7:
+                self.disk.kill()
+                self.owner = self._open(owner.history)
+        self.owner.log.pump()
+
+
+def search(seed: int, states: int, **arguments: object) -> Trial:
+    """Run workloads until so many states were judged. Raises Violation, naming the seed."""
+    trial = Trial(Random(seed))
+    with trial.loop:
+        while trial.states < states:
+            try:
+                Workload(trial, **arguments).run(20)  # type: ignore[arg-type]
+            except Violation as violation:
+                raise Violation(f"seed {seed}, state {trial.states}: {violation}") from violation
+    return trial

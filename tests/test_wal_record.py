@@ -1,0 +1,158 @@
+"""Records: into a payload and back, what is unknown included; which offsets they give to messages."""
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+from walsample import batch, one_of_each, published
+
+from wal.pb import wal_pb2 as pb
+from wal.record import (
+    CLASS_OF,
+    SEAL,
+    TYPE_OF,
+    Atomic,
+    Carried,
+    DeadLettered,
+    Placement,
+    Published,
+    Scheduled,
+    Unknown,
+    atomic,
+    decode,
+    encode,
+    end_offset,
+    items_of,
+    placements,
+    plain,
+    published_in,
+)
+
+numbers = st.integers(0, 2**32 - 1)
+pieces = st.lists(st.binary(max_size=300), max_size=4)
+publishes = st.builds(
+    Published,
+    channel_id=st.integers(1, 2**64 - 1), partition=numbers, base_offset=st.integers(0, 2**63),
+    count=st.integers(1, 2**32 - 1), ttl_ms=numbers, schedule_id=numbers, min_timestamp_us=st.integers(0, 2**62),
+)  # fmt: skip
+
+
+def payload_of(record):
+    type_, parts, _ = encode(record)
+    return type_, b"".join(parts)
+
+
+def test_every_type_of_the_definition_has_a_class_and_a_sample():
+    assert set(CLASS_OF) == set(pb.RecordType.values()) - {0}
+    assert all(CLASS_OF[number].__name__.upper() == pb.RecordType.Name(number).replace("_", "") for number in CLASS_OF)
+    assert {type(record) for record in one_of_each()} >= set(CLASS_OF.values()) - {CLASS_OF[SEAL]}
+
+
+@pytest.mark.parametrize("record", one_of_each(), ids=lambda record: type(record).__name__)
+def test_a_record_comes_back_as_it_was(record):
+    assert decode(*payload_of(record)) == record
+    assert plain(record) is record
+
+
+@given(publishes, pieces)
+def test_a_carried_batch_is_encoded_as_the_plain_record(record, parts):
+    whole = Published.FromString(record.SerializeToString())
+    whole.batch = b"".join(parts)
+    type_, payload = payload_of(Carried(record, parts))
+    assert decode(type_, payload) == whole == plain(Carried(record, parts))
+    if whole.batch:
+        assert payload == whole.SerializeToString()
+    assert not record.batch, "the batch is never copied into the message"
+
+
+@given(pieces, st.integers(1, 2**40))
+def test_a_carried_schedule_is_encoded_as_the_plain_record(parts, due):
+    head = Scheduled(channel_id=1, schedule_id=2, due_us=due)
+    found = decode(*payload_of(Carried(head, parts)))
+    assert found == Scheduled(channel_id=1, schedule_id=2, due_us=due, batch=b"".join(parts))
+
+
+@given(st.lists(st.lists(st.binary(max_size=20), min_size=1, max_size=3), min_size=1, max_size=4))
+def test_batches_one_after_another_are_one_batch(batches):
+    merged = pb.Batch.FromString(b"".join(batch(*contents) for contents in batches))
+    assert [message.content for message in merged.messages] == [content for each in batches for content in each]
+
+
+def test_the_batch_is_the_last_field_of_the_records_that_have_it():
+    for cls in (Published, Scheduled):
+        assert max(cls.DESCRIPTOR.fields_by_number) == cls.DESCRIPTOR.fields_by_name["batch"].number == 15
+
+
+@given(st.integers(2, 2**32 - 1).filter(lambda number: number not in CLASS_OF), st.binary(max_size=50))
+def test_a_type_from_the_future_survives_reading_and_writing(type_, payload):
+    record = decode(type_, payload)
+    assert record == Unknown(type_, payload)
+    assert payload_of(record) == (type_, payload)
+    (inside,) = items_of(decode(*payload_of(atomic([record]))))
+    assert inside == record
+
+
+@pytest.mark.parametrize("record", one_of_each()[:-1], ids=lambda record: type(record).__name__)
+def test_a_field_from_the_future_survives_reading_and_writing(record):
+    extra = bytes([0xFA, 0x3F, 3]) + b"new"  # field 1023, length-delimited
+    type_, payload = payload_of(record)
+    again = payload_of(decode(type_, payload + extra))
+    assert again[0] == type_
+    assert sorted(again[1]) == sorted(payload + extra)
+    assert extra in again[1]
+
+
+@pytest.mark.parametrize("type_", [0, SEAL])
+def test_nobody_can_append_a_seal_or_a_zero_type(type_):
+    with pytest.raises(ValueError, match="type"):
+        encode(Unknown(type_, b""))
+    with pytest.raises(ValueError, match="type"):
+        atomic([Unknown(type_, b"")])
+
+
+def test_nobody_can_append_a_seal_record():
+    with pytest.raises((KeyError, ValueError)):
+        encode(CLASS_OF[SEAL]())
+    assert CLASS_OF[SEAL] not in TYPE_OF
+
+
+def test_bytes_that_no_writer_made_are_refused():
+    with pytest.raises(DecodeError):
+        decode(pb.PUBLISHED, b"\xff")
+
+
+@given(publishes, st.lists(st.integers(0, 2**32 - 1), max_size=5, unique=True).map(sorted))
+def test_the_end_offset_follows_the_last_delta(record, deltas):
+    record.offset_deltas.extend(deltas)
+    expected = record.base_offset + (deltas[-1] + 1 if deltas else record.count)
+    assert end_offset(record) == expected
+    place = Placement(record.channel_id, record.partition, record.base_offset, expected)
+    assert placements(record) == [place]
+    assert placements(Carried(record, [b"x"])) == [place]
+    assert placements(DeadLettered(channel_id=9, published=record)) == [place]
+
+
+@given(st.lists(publishes, max_size=4))
+def test_the_placements_of_an_atomic_are_those_of_its_items(many):
+    dead = DeadLettered(channel_id=1, published=published(7, channel=3))
+    both = atomic([*many, dead, Unknown(4000, b"?"), pb.Acked(channel_id=1)])
+    assert placements(both) == [place for record in [*many, dead] for place in placements(record)]
+    assert list(published_in(both)) == [*many, dead.published]
+
+
+def test_records_without_messages_place_nothing():
+    rest = [r for r in one_of_each() if not isinstance(r, Published | DeadLettered | Atomic)]
+    assert [placements(record) for record in rest] == [[]] * len(rest)
+    assert [list(published_in(record)) for record in rest] == [[]] * len(rest)
+
+
+def test_an_atomic_inside_an_atomic_is_carried_and_not_followed():
+    """No writer makes one; followed, a few kilobytes of them would be deeper than any stack."""
+    nested: Atomic = atomic([published(0)])
+    for _ in range(5000):
+        nested = Atomic(items=[Atomic.Item(type=pb.ATOMIC, payload=nested.SerializeToString())])
+    assert placements(nested) == []
+    (inside,) = items_of(nested)
+    assert isinstance(inside, Unknown)
+    with pytest.raises(ValueError, match="inside another"):
+        atomic([nested])
