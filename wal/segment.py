@@ -119,7 +119,7 @@ class SegmentFile:
         """The frame that starts at a position. Raises CorruptSegment."""
         window = self.disk.read(self.fd, FRAME_BYTES, position)
         head = read_head(window, self.salt, 0, position)
-        if head is not None:
+        if head is not None and head.end <= self.disk.size(self.fd):
             frame = next(scan(self.disk.read(self.fd, head.end - position, position), self.salt, 0, position), None)
             if frame is not None:
                 return frame
@@ -133,11 +133,10 @@ class SegmentFile:
         Ends where only zeros, or nothing, follow. `is_dense`: sequences rise by one (a segment written live), so a
         jump is a gap even where no byte is damaged. Memory is bounded by a window or one frame, time by the size.
         """
-        size = self.size if end is None else min(end, self.size)
-        window = _Window(self.disk, self.fd, size)
+        window = _Window(self.disk, self.fd, self.size if end is None else min(end, self.size))
         displaced: dict[int, Head] = {}
         position = start
-        while position < size:
+        while position < window.size:
             before = position
             at = window.at(position)
             for frame in scan(window.data, self.salt, at, window.base):
@@ -156,12 +155,12 @@ class SegmentFile:
             if position > before or window.reload_for(read_head(window.data, self.salt, at, window.base)):
                 continue
             nonzero = self._first_nonzero(window, position)
-            if nonzero == size:
+            if nonzero == window.size:
                 break
             searched = max(position, nonzero - FRAME_BYTES)
             resumed, highest = self._resume(window, searched, expected, is_dense, displaced)
             if resumed is None:
-                end_of_gap = min(size, self.last_nonzero(position))
+                end_of_gap = min(window.size, self.last_nonzero(position))
                 yield Gap(position, end_of_gap, expected, highest, "no intact frame to the end")
                 break
             if resumed.position > position:
@@ -233,7 +232,7 @@ class SegmentFile:
         size = self.size
         while size > position:
             start = max(position, size - WINDOW_BYTES)
-            window = self.disk.read(self.fd, size - start, start).rstrip(b"\0")
+            window = self.disk.read(self.fd, size - start, start).rstrip(b"\0")  # shorter where the file was cut
             if window:
                 return start + len(window)
             size = start
@@ -278,7 +277,10 @@ class _Window:
 
     def _load(self, position: int) -> None:
         self.base = position
-        self.data = self._disk.read(self._fd, min(WINDOW_BYTES, self.size - position), position)
+        wanted = min(WINDOW_BYTES, self.size - position)
+        self.data = self._disk.read(self._fd, wanted, position)
+        if len(self.data) < wanted:  # a live segment that was sealed, and so cut, while we read it
+            self.size = position + len(self.data)
 
 
 def _never_met(displaced: dict[int, Head], before: int | None = None) -> Iterator[Gap]:
