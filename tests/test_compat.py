@@ -211,14 +211,17 @@ def test_a_backlog_arrives_once_and_in_order_at_any_interval(client: OldClient, 
 
 def test_a_long_backlog_drains_at_full_speed(client: OldClient, name: str) -> None:
     client.create(name)
-    client.publish_overlapping(name, numbered(25_000))
+    # published in batches, which old clients can't; it is the reading that counts here
+    for first in range(0, 25_000, 500):
+        messages = b"".join(text(1, text(1, b"message %d" % index)) for index in range(first, first + 500))
+        request = text(1, name) + text(15, messages)
+        client.channel.unary_unary("/mq.MQService/PublishBatch")(request, timeout=DEADLINE)
     begin = time.monotonic()
-    messages = client.read(name, 25_000, interval=1_000)
+    got = client.read(name, 25_000, interval=1_000)
     # 500 per interval, as the first broker did it, would take 50 s
     assert time.monotonic() - begin < 25
-    assert sorted(message.content for message in messages) == sorted(numbered(25_000))
-    assert len({message.id for message in messages}) == 25_000
-    assert client.read(name, 5_000) == messages[:5_000]
+    assert [message.content for message in got] == list(numbered(25_000))
+    assert len({message.id for message in got}) == 25_000
 
 
 @pytest.mark.parametrize("interval", [0, 1, 100])

@@ -111,8 +111,8 @@ class GrpcDoor:
             if self.service is None:
                 await _refuse(context, Unavailable("the broker is starting"))
             slot = _Slot(asyncio.get_running_loop().create_future())
-            connection = self._connect(context) if method.can_wait else _NOBODY
-            waiter = self.service.call(method, connection, request, slot)
+            connection = self._enter(context) if method.can_wait else None
+            waiter = self.service.call(method, connection or _NOBODY, request, slot)
             try:
                 answer = await slot.future
             except asyncio.CancelledError:
@@ -120,7 +120,8 @@ class GrpcDoor:
                     waiter.cancel()
                 raise
             finally:
-                self._forget(connection)
+                if connection is not None:
+                    self._leave(connection)
             if isinstance(answer, MqError):
                 await _refuse(context, answer)
             if type(answer) is Delivery:
@@ -132,7 +133,7 @@ class GrpcDoor:
     async def _subscribe(self, request: bytes, context: Context) -> None:
         if self.service is None:
             await _refuse(context, Unavailable("the broker is starting"))
-        connection = self._connect(context)
+        connection = self._enter(context)
         try:
             async with aclosing(self.service.subscribe(connection, request)) as lists:  # type: ignore[type-var]
                 async for items in lists:
@@ -144,15 +145,16 @@ class GrpcDoor:
         except MqError as error:
             await _refuse(context, error)
         finally:
-            self._forget(connection)
+            self._leave(connection)
 
     async def _publish_stream(self, _: object, context: Context) -> None:
         if self.service is None:
             await _refuse(context, Unavailable("the broker is starting"))
-        connection = self._connect(context)
+        connection = self._enter(context)
         try:
             stream = self.service.publish_stream(connection)
         except MqError as error:
+            self._leave(connection)
             await _refuse(context, error)
 
         async def read() -> None:
@@ -171,7 +173,7 @@ class GrpcDoor:
         finally:
             reader.cancel()
             self.service.close_stream(connection)
-            self._forget(connection)
+            self._leave(connection)
 
     def _tracked(self, behaviour: Behaviour) -> Any:
         """A stream has no end of its own: keep hold of its task, so that draining can end it."""
@@ -191,12 +193,16 @@ class GrpcDoor:
 
         return run
 
-    def _connect(self, context: Context) -> Connection:
+    def _enter(self, context: Context) -> Connection:
+        """The connection of a call. gRPC tells when calls end, never when connections do: so they live by calls."""
         peer = context.peer()
-        return self._connections.setdefault(peer, Connection(peer))
+        connection = self._connections.setdefault(peer, Connection(peer))
+        connection.calls += 1
+        return connection
 
-    def _forget(self, connection: Connection) -> None:
-        if connection.is_idle:
+    def _leave(self, connection: Connection) -> None:
+        connection.calls -= 1
+        if not connection.calls:
             self._connections.pop(connection.peer, None)
 
 

@@ -35,16 +35,13 @@ class Edge:
 class Connection:
     """One peer's connection to a door: what it has open at the moment."""
 
-    __slots__ = ("long_polls", "peer", "streams")
+    __slots__ = ("calls", "long_polls", "peer", "streams")
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
+        self.calls = 0  # for a door that knows its connections only by their calls
         self.long_polls = 0
         self.streams = 0
-
-    @property
-    def is_idle(self) -> bool:
-        return not self.long_polls and not self.streams
 
     def open_long_poll(self, edge: Edge) -> None:
         if self.long_polls >= edge.long_polls:
