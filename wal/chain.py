@@ -7,6 +7,7 @@ bytes, frames that are missing, a file that ends early or does not exist.
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator
 
 from wal.disk import Disk
@@ -35,7 +36,7 @@ def walk_entry(
     end: int | None = None,
 ) -> Iterator[Frame | Gap]:
     """The frames and gaps of one segment; `start` and `expected` let a walk begin at a known frame in its middle."""
-    count, rolling_crc, has_gap = 0, 0, start != SEGMENT_HEADER_BYTES
+    crcs, has_gap = array("L"), start != SEGMENT_HEADER_BYTES
     expected = expected or entry.first_sequence
     position = start
     seal: Seal | None = None
@@ -49,8 +50,7 @@ def walk_entry(
             position = item.position + FRAME_BYTES + len(item.payload)
             break
         else:
-            count += 1
-            rolling_crc = roll(rolling_crc, item.crc)
+            crcs.append(item.crc)
             expected = item.sequence + 1
             position = item.position + FRAME_BYTES + len(item.payload)
             yield item
@@ -60,8 +60,8 @@ def walk_entry(
         if expected <= entry.last_sequence or not has_gap:
             last = max(entry.last_sequence, expected - 1)
             yield Gap(position, max(entry.size, position), expected, last, "the segment ends before its seal")
-    elif not has_gap and (seal.frames, seal.rolling_crc) != (count, rolling_crc):
-        reason = f"the seal counts {seal.frames} frames, {count} are here"
+    elif not has_gap and (seal.frames, seal.rolling_crc) != (len(crcs), roll(0, crcs)):
+        reason = f"the seal speaks of {seal.frames} frames, and not of the {len(crcs)} that are here"
         yield Gap(position, position, entry.first_sequence, entry.last_sequence, reason)
 
 

@@ -199,7 +199,8 @@ class FileLog:
             self._thread.start()
 
     def append(self, records: Sequence[Record], *, sync: bool = True, essential: bool = False) -> int:
-        self._check_usable()
+        if self._failure is not None or self._is_closed:
+            self._check_usable()
         encoded = [encode(record) for record in records]
         self._check_room(encoded, essential)
         entries: list[Entry] = []
@@ -214,7 +215,7 @@ class FileLog:
             self._index.add(position, sequence, placements(record) if type_ in INDEXED else ())
             position += size
             queued += size
-            entries.append(Entry(sequence, type_, pieces, size))
+            entries.append((sequence, type_, pieces, size))
             if type_ in _RUN_ENDS:
                 self._enqueue(entries, queued, sync)
                 entries, queued = [], 0

@@ -202,7 +202,7 @@ def items_of(record: Atomic) -> Iterator[Message | Unknown]:
 def placements(record: Record) -> list[Placement]:
     """The offsets that a record gives to messages: what an index must find."""
     if isinstance(record, Carried):
-        record = record.record
+        record = record[0]
     if isinstance(record, Published):
         base = record.base_offset
         end = end_offset(record) if record.offset_deltas else base + record.count

@@ -322,7 +322,7 @@ class SealedWriter:
         if type_ != SEAL:
             self.frames += 1
             self.last_sequence = sequence
-            self.rolling_crc = roll(self.rolling_crc, crc)
+            self.rolling_crc = roll(self.rolling_crc, [crc])
         if self._buffered >= WINDOW_BYTES:
             self._flush()
 
@@ -341,6 +341,6 @@ class SealedWriter:
         self._buffers, self._buffered = [], 0
 
 
-def roll(rolling_crc: int, crc: int) -> int:
+def roll(rolling_crc: int, crcs: Sequence[int]) -> int:
     """The next value of the CRC over a segment's CRCs."""
-    return int(extend_crc32c(rolling_crc, _CRC.pack(crc)))
+    return int(extend_crc32c(rolling_crc, struct.pack(f"<{len(crcs)}I", *crcs)))

@@ -37,7 +37,7 @@ class Tail:
         self.index.add_frame(frame)
         self.frames += 1
         self.last_sequence = frame.sequence
-        self.rolling_crc = roll(self.rolling_crc, frame.crc)
+        self.rolling_crc = roll(self.rolling_crc, [frame.crc])
         self.end = frame.position + FRAME_BYTES + len(frame.payload)
 
     def agrees_with(self, entry: SegmentEntry, mark: Mark | None) -> bool:

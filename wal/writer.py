@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import TypeAlias, TypeVar
 
 from loguru import logger
 
@@ -39,13 +39,8 @@ TEND_SECONDS = 0.25
 T = TypeVar("T")
 
 
-class Entry(NamedTuple):
-    """One record on its way to disk."""
-
-    sequence: int
-    type: int
-    pieces: Sequence[bytes]
-    size: int  # of the whole frame
+# One record on its way to disk: sequence, type, payload in pieces, size of the whole frame.
+Entry: TypeAlias = tuple[int, int, Sequence[bytes], int]
 
 
 @dataclass(slots=True)
@@ -134,6 +129,8 @@ class Writer:
         self._pause = pause  # waits a little for space to come back; False: give up
         self._buffers: list[bytes] = []  # encoded, not yet written
         self._buffered = 0
+        self._crcs: list[int] = []
+        self._encoded = 0  # the last sequence in the buffers
         self._unsynced_bytes = 0
         self._wants_sync = False
         self._has_loose = False  # somebody waits for the written mark only
@@ -175,35 +172,37 @@ class Writer:
         self.on_marks(self.written, self.synced)
 
     def _encode(self, group: Group) -> None:
-        live, buffers = self._live, self._buffers
-        for entry in group.entries:
-            sequence, type_, pieces, size = entry
-            header, crc = encode(live.salt, type_, sequence, self.synced, pieces, size - FRAME_BYTES)
+        salt, buffers, crcs = self._live.salt, self._buffers, self._crcs
+        for sequence, type_, pieces, size in group.entries:
+            header, crc = encode(salt, type_, sequence, self.synced, pieces, size - FRAME_BYTES)
             buffers.append(header)
             buffers += pieces
+            crcs.append(crc)
             self._buffered += size
-            live.frames += 1
-            live.last_sequence = sequence
-            live.rolling_crc = roll(live.rolling_crc, crc)
             if self._unsynced_bytes + self._buffered >= self._bytes_per_sync:
-                self._flush()
+                self._flush(sequence)
                 self.sync()
+        self._encoded = group.entries[-1][0]
         if group.wants_sync:
             self._wants_sync = True
         else:
             self._has_loose = True
 
-    def _flush(self) -> None:
+    def _flush(self, last_sequence: int | None = None) -> None:
+        """Write what is encoded, up to a sequence (default: of the last group)."""
         if not self._buffers:
             return
         live = self._live
         buffers = self._buffers if len(self._buffers) <= JOIN_ABOVE else [b"".join(self._buffers)]
         self._patiently(lambda: self._write_or_cut(live.fd, buffers, live.position))
         live.position += self._buffered
+        live.frames += len(self._crcs)
+        live.rolling_crc = roll(live.rolling_crc, self._crcs)
+        live.last_sequence = self.written = self._encoded if last_sequence is None else last_sequence
         self._unsynced_bytes += self._buffered
-        self.written = live.last_sequence
-        self._buffers.clear()
         self._buffered = 0
+        self._buffers.clear()
+        self._crcs.clear()
 
     def _write_or_cut(self, fd: int, buffers: list[bytes], position: int) -> None:
         """A failed write leaves nothing behind it: the next try, or recovery, finds zeros there."""
