@@ -221,7 +221,8 @@ class SegmentFile:
 
     def _first_nonzero(self, window: _Window, position: int) -> int:
         while position < window.size:
-            found = first_nonzero(window.data, window.at(position))
+            at = window.at(position)
+            found = first_nonzero(window.data, at)
             if found < len(window.data):
                 return window.base + found
             position = window.base + len(window.data)
