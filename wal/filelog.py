@@ -43,7 +43,7 @@ from wal.record import (
 from wal.recovery import Recovery, recover
 from wal.segment import SEGMENT_HEADER_BYTES
 from wal.space import Space
-from wal.verify import Progress, Report, verify
+from wal.verify import Damage, Progress, Report, verify, verify_segment
 from wal.writer import TEND_SECONDS, Entry, Group, Item, Rotation, Run, Task, Writer
 
 LOCK = "LOCK"
@@ -111,6 +111,7 @@ class FileLog:
         self._failure: BaseException | None = None
         self._on_failure: OnFailure = lambda error: None
         self._is_closed = False
+        self._scrubbed = 0  # the first sequence of the segment that was scrubbed last
         self._installs: list[concurrent.futures.Future[None]] = []  # waiting for the writer
 
         self.last_sequence = opened.live.last_sequence
@@ -413,6 +414,16 @@ class FileLog:
     async def verify(self, progress: Progress | None = None) -> Report:
         """Read the whole log and report every damaged range, while it goes on being written."""
         return await asyncio.to_thread(verify, self.directory, disk=self._disk, progress=progress)
+
+    async def scrub(self) -> list[Damage]:
+        """Verify the next sealed segment, round and round; returns what is damaged in it."""
+        manifest = self._writer.manifest
+        sealed = [entry for entry in manifest.segments if entry.is_sealed]
+        if not sealed:
+            return []
+        due = [entry for entry in sealed if entry.first_sequence > self._scrubbed] or sealed
+        self._scrubbed = due[0].first_sequence
+        return await asyncio.to_thread(verify_segment, self.directory, manifest, due[0], disk=self._disk)
 
     def run_between_groups(self, act: Callable[[Writer], None]) -> None:
         """Have the writer do something between two groups (an install)."""

@@ -15,7 +15,9 @@ from uuid import UUID
 
 from google.protobuf.message import Message
 
+from wal.install import Approve, Proposal
 from wal.record import Published, Record, Unknown
+from wal.verify import Damage, Progress, Report
 
 OnMarks = Callable[[int, int], None]
 OnFailure = Callable[[BaseException], None]
@@ -100,6 +102,18 @@ class Log(Protocol):
 
     def rotate(self) -> None:
         """Seal the current segment, in log order, if it holds anything."""
+        ...
+
+    async def install(self, proposal: Proposal, approve: Approve) -> list[str]:
+        """Replace segments by rewritten ones, if every difference is approved. Raises InstallRefused."""
+        ...
+
+    async def verify(self, progress: Progress | None = None) -> Report:
+        """Read everything and report every damaged range, while the log goes on."""
+        ...
+
+    async def scrub(self) -> list[Damage]:
+        """Verify the next part of the log, a little at each call, round and round; returns what is damaged in it."""
         ...
 
     def segments(self) -> list[SegmentInfo]: ...

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from google.protobuf.message import Message
 
-from wal.errors import LogClosed, LogFailed, RecordTooLarge
+from wal.errors import InstallRefused, LogClosed, LogFailed, RecordTooLarge
+from wal.install import Approve, Proposal
 from wal.log import OnFailure, OnMarks, SegmentInfo, Usage
 from wal.record import (
     Published,
@@ -26,6 +27,7 @@ from wal.record import (
     plain,
     published_in,
 )
+from wal.verify import Damage, Progress, Report
 
 UNLIMITED = 1 << 62
 
@@ -117,6 +119,15 @@ class MemoryLog:
 
     def rotate(self) -> None:
         self._check_usable()
+
+    async def install(self, proposal: Proposal, approve: Approve) -> list[str]:
+        raise InstallRefused("a log in memory has no segments")
+
+    async def verify(self, progress: Progress | None = None) -> Report:
+        return Report("memory", self.uuid, frames=self.synced, bytes=self._bytes)
+
+    async def scrub(self) -> list[Damage]:
+        return []
 
     def segments(self) -> list[SegmentInfo]:
         return []

@@ -72,6 +72,15 @@ def verify(directory: str, *, disk: Disk | None = None, progress: Progress | Non
     return _Verification(disk or DirectDisk(), directory, progress or (lambda done, total: None)).run()
 
 
+def verify_segment(
+    directory: str, manifest: Manifest, entry: SegmentEntry, *, disk: Disk | None = None
+) -> list[Damage]:
+    """The damage of one sealed segment: what a scrub looks at in one go."""
+    one = _Verification(disk or DirectDisk(), directory, lambda done, total: None)
+    one.check_segment(manifest, entry)
+    return one.report.damage
+
+
 class _Verification:
     def __init__(self, disk: Disk, directory: str, progress: Progress) -> None:
         self.disk = disk
@@ -93,12 +102,12 @@ class _Verification:
         before: SegmentEntry | None = None
         for entry in manifest.segments:
             self._check_link(manifest, before, entry)
-            self._segment(manifest, entry)
+            self.check_segment(manifest, entry)
             self.progress(self.report.bytes, sum(each.size for each in manifest.segments))
             before = entry
         return self.report
 
-    def _segment(self, manifest: Manifest, entry: SegmentEntry) -> None:
+    def check_segment(self, manifest: Manifest, entry: SegmentEntry) -> None:
         name = entry.name(manifest.extension)
         try:
             segment = open_entry(self.disk, self.directory, manifest, entry)
