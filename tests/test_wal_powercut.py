@@ -1,0 +1,46 @@
+"""Power cuts at every storage operation, on a disk that loses any part of what was not synced.
+
+Rotation, snapshot runs, clean stops, copy-forward and the opening itself are all steps of the workloads, so a cut at
+every operation is a cut at each of their steps. `test_wal_planted_bugs` shows what this would catch.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from powercut import Trial, search
+
+SEED = int(os.environ.get("MQ_SEED", "20"))
+KINDS = {
+    "make_directory", "create", "write", "allocate", "truncate", "sync", "close", "rename", "unlink", "sync_directory"
+}  # fmt: skip
+
+
+def survive(seed: int, states: int) -> Trial:
+    started = time.monotonic()
+    trial = search(seed, states)
+    seconds = time.monotonic() - started
+    print(f"{trial.states} states, seed {seed}, {seconds:.0f} s, cut at {dict(trial.cut)}")
+    return trial
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEED, SEED + 4))
+def test_whatever_a_power_cut_leaves_the_log_opens_and_holds_all_it_reported_synced(seed: int) -> None:
+    trial = survive(seed, states=5_000)
+    assert trial.states >= 5_000
+    assert set(trial.cut) == KINDS, "some kind of operation was never cut"
+
+
+def test_a_few_power_cuts_for_those_in_a_hurry() -> None:
+    survive(SEED + 1000, states=500)
+
+
+@pytest.mark.torture
+@pytest.mark.skipif("MQ_TORTURE" not in os.environ, reason="only make torture runs it")
+@pytest.mark.parametrize("seed", range(SEED + 100, SEED + 110))
+def test_the_log_survives_a_hundred_thousand_power_cuts(seed: int) -> None:
+    scale = float(os.environ["MQ_TORTURE"])
+    assert survive(seed, states=int(10_000 * scale)).states >= 10_000 * scale
