@@ -793,3 +793,37 @@ class ServerInfoResponse(_message.Message):
     fsync_mean_seconds: float
     max_request_bytes: int
     def __init__(self, version: _Optional[str] = ..., log_uuid: _Optional[str] = ..., start_id: _Optional[str] = ..., started_us: _Optional[int] = ..., storage_mode: _Optional[str] = ..., channels: _Optional[int] = ..., groups: _Optional[int] = ..., messages: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., log_segments: _Optional[int] = ..., last_sequence: _Optional[int] = ..., synced_sequence: _Optional[int] = ..., free_bytes: _Optional[int] = ..., fsync_mean_seconds: _Optional[float] = ..., max_request_bytes: _Optional[int] = ...) -> None: ...
+
+class WireHello(_message.Message):
+    __slots__ = ("version", "client", "token")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    client: str
+    token: str
+    def __init__(self, version: _Optional[int] = ..., client: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+
+class WireWelcome(_message.Message):
+    __slots__ = ("version", "server", "max_frame_bytes", "window", "idle_ms", "start_id")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    MAX_FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MS_FIELD_NUMBER: _ClassVar[int]
+    START_ID_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    server: str
+    max_frame_bytes: int
+    window: int
+    idle_ms: int
+    start_id: str
+    def __init__(self, version: _Optional[int] = ..., server: _Optional[str] = ..., max_frame_bytes: _Optional[int] = ..., window: _Optional[int] = ..., idle_ms: _Optional[int] = ..., start_id: _Optional[str] = ...) -> None: ...
+
+class WireError(_message.Message):
+    __slots__ = ("reason", "message")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    message: str
+    def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
