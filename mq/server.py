@@ -54,7 +54,7 @@ class Server:
             self.broker = Broker(log, SystemClock(), limits(self.config), on_health=self._show_health)
             recovered = await self.broker.start()
         except (WalError, OSError) as error:
-            await self.grpc.drain(0)
+            await self.grpc.close(0)
             raise StartFailed(_in_one_line(error, self.config)) from None
         self.grpc.service = Service(self.broker, log, edge(self.config), _facts(self.config, log))
         return recovered
@@ -62,13 +62,13 @@ class Server:
     async def stop(self) -> bool:
         """Finish what is in flight, within the configured time, and close the log; False where the log had failed."""
         assert self.broker is not None
-        grace = self.config.graceful_shutdown_ms / 1_000
-        leaving = asyncio.ensure_future(self.grpc.drain(grace))
+        end = time.monotonic() + self.config.graceful_shutdown_ms / 1_000
+        await self.grpc.drain()
         try:
-            await asyncio.wait_for(self.broker.drain(), grace)
+            await asyncio.wait_for(self.broker.drain(), end - time.monotonic())
         except TimeoutError:
-            logger.warning("what was in flight did not end within {} s", grace)
-        await leaving
+            logger.warning("what was in flight did not end in time")
+        await self.grpc.close(max(0.0, end - time.monotonic()))
         await self.broker.close()
         return self.broker.failed is None
 

@@ -51,6 +51,8 @@ def serve(
     if check_config:
         _print_config(config)
         return
+    # gRPC's own lines would stand beside ours on stderr; what they say, errors here say in our words.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from mq.server import run
 
     sys.exit(run(config))

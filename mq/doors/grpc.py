@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, NoReturn, cast
 
 import grpc
@@ -24,6 +24,8 @@ SERVICES = tuple(service.full_name for service in mq_pb2.DESCRIPTOR.services_by_
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Behaviour = Callable[..., Coroutine[Any, Any, Any]]
+
+QUIET_SECONDS = 0.1  # without a new call: then everything that was on its way has been answered
 
 _NOBODY = Connection("")  # whose call it is does not matter where a call can't wait
 _STATUS = {code.name: code for code in grpc.StatusCode}
@@ -54,6 +56,8 @@ class GrpcDoor:
         self.service: Service | None = None
         self.port = 0
         self._connections: dict[str, Connection] = {}
+        self._begun = 0  # calls, since the start
+        self._in_flight = 0
         self._streams: set[asyncio.Task[None]] = set()
         self._is_draining = False
         self._health = health.aio.HealthServicer()
@@ -84,13 +88,28 @@ class GrpcDoor:
         for name in ("", *SERVICES):
             await self._health.set(name, kinds.SERVING if is_serving else kinds.NOT_SERVING)
 
-    async def drain(self, grace_seconds: float) -> None:
-        """Take no new calls, end the streams, and wait for the calls in flight; after the grace they are cut."""
+    async def drain(self) -> None:
+        """Say that the end is near and end the streams, which have no end of their own. Calls are still taken."""
         self._is_draining = True
         await self._set_health(False)
         for task in self._streams:
             task.cancel()
-        await self._server.stop(grace_seconds)
+
+    async def close(self, grace_seconds: float) -> None:
+        """Wait until no calls are in flight and none come, then stop listening; after the grace they are cut.
+
+        The broker is drained by now and refuses what still comes, in words: what gRPC has taken from the wire and not
+        yet given to us, it would only cancel. Those who watch health would stay for ever, so they do not count.
+        """
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._become_quiet(), grace_seconds)
+        await self._server.stop(min(grace_seconds, QUIET_SECONDS))
+
+    async def _become_quiet(self) -> None:
+        seen = -1
+        while self._in_flight or self._begun != seen:
+            seen = self._begun
+            await asyncio.sleep(QUIET_SECONDS)
 
     def _handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         services: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
@@ -112,6 +131,8 @@ class GrpcDoor:
                 await _refuse(context, Unavailable("the broker is starting"))
             slot = _Slot(asyncio.get_running_loop().create_future())
             connection = self._enter(context) if method.can_wait else None
+            self._begun += 1
+            self._in_flight += 1
             waiter = self.service.call(method, connection or _NOBODY, request, slot)
             try:
                 answer = await slot.future
@@ -120,6 +141,7 @@ class GrpcDoor:
                     waiter.cancel()
                 raise
             finally:
+                self._in_flight -= 1
                 if connection is not None:
                     self._leave(connection)
             if isinstance(answer, MqError):
@@ -182,6 +204,8 @@ class GrpcDoor:
             task = asyncio.current_task()
             assert task is not None
             self._streams.add(task)
+            self._begun += 1
+            self._in_flight += 1
             try:
                 await behaviour(request, context)
             except asyncio.CancelledError:
@@ -189,6 +213,7 @@ class GrpcDoor:
                     raise
                 await _refuse(context, Unavailable("the broker is shutting down"))
             finally:
+                self._in_flight -= 1
                 self._streams.discard(task)
 
         return run
