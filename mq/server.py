@@ -21,6 +21,7 @@ from mq.broker import Broker, Recovered
 from mq.command import FSYNC, OS
 from mq.config import Config
 from mq.doors.grpc import GrpcDoor
+from mq.errors import MqError
 from mq.limits import Limits
 from mq.service import Edge, Service
 from mq.service.info import Facts
@@ -42,6 +43,7 @@ class Server:
         self.config = config
         self.broker: Broker | None = None
         self.grpc = GrpcDoor(max_request_bytes=config.max_request_bytes)
+        self._rotation: asyncio.TimerHandle | None = None
 
     async def start(self) -> Recovered:
         """Listen, recover, serve. Raises StartFailed."""
@@ -57,11 +59,14 @@ class Server:
             await self.grpc.close(0)
             raise StartFailed(_in_one_line(error, self.config)) from None
         self.grpc.service = Service(self.broker, log, edge(self.config), _facts(self.config, log))
+        self._rotate_later()
         return recovered
 
     async def stop(self) -> bool:
         """Finish what is in flight, within the configured time, and close the log; False where the log had failed."""
         assert self.broker is not None
+        if self._rotation is not None:
+            self._rotation.cancel()
         end = time.monotonic() + self.config.graceful_shutdown_ms / 1_000
         await self.grpc.drain()
         try:
@@ -71,6 +76,20 @@ class Server:
         await self.grpc.close(max(0.0, end - time.monotonic()))
         await self.broker.close()
         return self.broker.failed is None
+
+    def _rotate_later(self) -> None:
+        """Seal the current segment after each span of its greatest age; one that holds nothing stays open."""
+        if self.config.segment_max_age_ms:
+            loop = asyncio.get_running_loop()
+            self._rotation = loop.call_later(self.config.segment_max_age_ms / 1_000, self._rotate)
+
+    def _rotate(self) -> None:
+        assert self.broker is not None
+        try:
+            self.broker.rotate()
+        except (MqError, WalError) as error:
+            logger.warning("the segment was not rotated: {}", error)
+        self._rotate_later()
 
     def _show_health(self, is_serving: bool) -> None:
         self.grpc.show_health(is_serving)
