@@ -183,7 +183,7 @@ def test_a_sealed_segment_ends_with_a_seal_that_vouches_for_all_of_it(steps):
     for step, payload in steps:
         sequence += step
         writer.add(20, sequence, [payload])
-        rolling = roll(rolling, writer.last_crc)
+        rolling = roll(rolling, [writer.last_crc])
     size = writer.seal()
     assert size == len(disk.files["/s"])
     with SegmentFile(disk, "/s", SALT) as segment:

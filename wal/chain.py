@@ -10,6 +10,8 @@ import os
 from array import array
 from collections.abc import Iterator
 
+from google.protobuf.message import DecodeError
+
 from wal.disk import Disk
 from wal.errors import WalError
 from wal.frame import HEADER_BYTES as FRAME_BYTES
@@ -46,7 +48,7 @@ def walk_entry(
             yield _whole(item, entry)
             expected, position = item.last_sequence + 1, item.end
         elif item.type == SEAL:
-            seal = Seal.FromString(item.payload)
+            seal = _seal_in(item)
             position = item.position + FRAME_BYTES + len(item.payload)
             break
         else:
@@ -90,6 +92,14 @@ def walk_chain(
 
 def _whole(gap: Gap, entry: SegmentEntry) -> Gap:
     """A gap that reaches the end of a sealed segment hides everything up to the segment's last sequence."""
-    if entry.is_sealed and gap.end >= entry.size:
+    if entry.is_sealed and (gap.end >= entry.size or gap.last_sequence > entry.last_sequence):
         return Gap(gap.position, entry.size, gap.first_sequence, entry.last_sequence, gap.reason)
     return gap
+
+
+def _seal_in(frame: Frame) -> Seal:
+    """The seal; one that can't be decoded vouches for nothing."""
+    try:
+        return Seal.FromString(frame.payload)
+    except DecodeError:
+        return Seal()

@@ -30,6 +30,8 @@ from wal.log import OnFailure, OnMarks, SegmentInfo, Usage
 from wal.manifest import Manifest, SnapshotRun
 from wal.reader import Reader
 from wal.record import (
+    DAMAGED,
+    SKIPPED,
     SNAPSHOT_BEGIN,
     SNAPSHOT_END,
     Published,
@@ -47,6 +49,7 @@ from wal.verify import Damage, Progress, Report, verify, verify_segment
 from wal.writer import TEND_SECONDS, Entry, Group, Item, Rotation, Run, Task, Writer
 
 LOCK = "LOCK"
+LOST = frozenset({DAMAGED, SKIPPED})  # what stands in the place of records that are gone
 _RUN_ENDS = frozenset({SNAPSHOT_BEGIN, SNAPSHOT_END})
 
 
@@ -98,7 +101,7 @@ class FileLog:
         self._segment_bytes = options.segment_bytes
         self._max_record_bytes = min(options.max_record_bytes, MAX_PAYLOAD_BYTES)
         self._reader = Reader(disk, directory, opened.manifest)
-        self._reader.go_live(opened.manifest, opened.live.index)
+        self._reader.go_live(opened.manifest, opened.live.index, opened.live.position)
         self._space = opened.space
         self._closing = threading.Event()
         self._writer = Writer(
@@ -241,12 +244,14 @@ class FileLog:
                 self._thread.join()
             elif self._failure is None:
                 self._drain()
-            if self._failure is None:
-                self._writer.close()
-            else:
-                self._writer.abandon()
         finally:
-            self._disk.close(self._lock_fd)
+            try:
+                if self._failure is None:
+                    self._writer.close()
+                else:
+                    self._writer.abandon()
+            finally:
+                self._disk.close(self._lock_fd)
 
     # ------------------------------------------------------------ reading
 
@@ -265,14 +270,12 @@ class FileLog:
         """The newest snapshot run without damage; a damaged one would restore half a state."""
         manifest = self._writer.manifest
         for run in reversed(manifest.snapshots):
-            last = 0
             for _, item in walk_chain(self._disk, self.directory, manifest, run.begin):
-                if not isinstance(item, Frame):
-                    logger.error("the snapshot run at {} is damaged; going back to an older one", run.begin)
+                if not isinstance(item, Frame) or item.type in LOST:
                     break
-                last = item.sequence
-                if last >= run.end:
+                if item.sequence >= run.end:
                     return run.begin
+            logger.error("the snapshot run at {} is damaged; going back to an older one", run.begin)
         return 0
 
     # ------------------------------------------------------------ inside
@@ -316,7 +319,7 @@ class FileLog:
 
     def _kept_since_snapshot(self, manifest: Manifest) -> int:
         begin = manifest.snapshots[-1].begin if manifest.snapshots else 0
-        return self._position + sum(entry.size for entry in manifest.segments if entry.last_sequence >= begin > 0)
+        return self._position + sum(entry.size for entry in manifest.segments if entry.last_sequence >= begin)
 
     # ------------------------------------------------------------ the writer's thread
 
@@ -357,17 +360,19 @@ class FileLog:
             item = self._queue.get_nowait()
             if item is not None:
                 items.append(item)
-        self._writer.process(items)
-        self._writer.settle(is_idle=True)
-
-    def pump(self) -> None:
-        """One turn of the writer in the caller's thread, for a log that was opened without one."""
         try:
-            self._drain()
-            self._writer.tend(is_idle=True)
+            self._writer.process(items)
+            self._writer.settle(is_idle=True)
+            if not self._is_closed:
+                self._writer.tend(is_idle=True)
         except Exception as error:
             self._fail(error)
             raise
+
+    def pump(self) -> None:
+        """One turn of the writer in the caller's thread, for a log that was opened without one."""
+        self._check_usable()
+        self._drain()
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error

@@ -68,8 +68,7 @@ class SegmentIndex:
 
     def add_frame(self, frame: Frame) -> None:
         if frame.type == DAMAGED:
-            lost = Damaged.FromString(frame.payload)
-            self.gaps.append(Gap(frame.position, frame.position, lost.first_sequence, lost.last_sequence, lost.reason))
+            self.gaps.append(_damage_in(frame))
         self.add(frame.position, frame.sequence, places_in(frame))
 
     def mark_before(self, sequence: int) -> tuple[int, int]:
@@ -114,6 +113,8 @@ class SegmentIndex:
             first, end, first_sequence, last_sequence = _GAP.unpack_from(data, position)
             index.gaps.append(Gap(first, end, first_sequence, last_sequence, "damaged bytes"))
             position += _GAP.size
+        if len(data) != size + 8 * (3 * sum(counts) + 2 * marks) + 4:
+            return None  # torn: the CRC of no bytes at all is zero, and fits the zeros of an offset
         take = _Arrays(data, size)
         for places, count in zip(index.partitions.values(), counts, strict=True):
             places.bases, places.ends, places.positions = take(count), take(count), take(count)
@@ -139,7 +140,7 @@ def summary_bytes(prefix: bytes) -> int:
 
 def unpack_summary(data: bytes, salt: bytes, segment_bytes: int) -> Summary | None:
     """None where the bytes are damaged or speak of another file."""
-    if len(data) < _HEADER.size + 4 or not _has_good_crc(data):
+    if not data or len(data) != summary_bytes(data) or not _has_good_crc(data):
         return None
     _, its_salt, its_bytes, partitions, _, gaps = _HEADER.unpack_from(data)
     if (its_salt, its_bytes) != (salt, segment_bytes):
@@ -186,6 +187,14 @@ def places_in(frame: Frame) -> list[Placement]:
         return placements(decode(frame.type, frame.payload))
     except DecodeError:
         return []
+
+
+def _damage_in(frame: Frame) -> Gap:
+    try:
+        lost = Damaged.FromString(frame.payload)
+    except DecodeError:
+        return Gap(frame.position, frame.position, frame.sequence, frame.sequence, "the record can't be decoded")
+    return Gap(frame.position, frame.position, lost.first_sequence, lost.last_sequence, lost.reason)
 
 
 def _with_crc(data: bytes) -> bytes:

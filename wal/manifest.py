@@ -19,6 +19,7 @@ from wal.frame import crc32c
 from wal.segment import FORMAT_VERSION, SegmentHeader, segment_name
 
 MANIFEST = "MANIFEST"
+SALT_BYTES = 8
 _TAG = "mq-wal-manifest"
 _HINT = "mq wal repair rebuilds it from the segments"
 
@@ -43,6 +44,11 @@ class SegmentEntry:
     @property
     def salt_bytes(self) -> bytes:
         return bytes.fromhex(self.salt)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        range_ = (self.first_sequence, self.last_sequence, self.generation)
+        return (*range_, self.size, self.last_crc, self.previous_last, self.previous_crc)
 
     @property
     def is_dense(self) -> bool:
@@ -118,8 +124,14 @@ class Manifest:
             raise CorruptSegment(path, 0, "the manifest is damaged", _HINT)
         if words[1] != str(FORMAT_VERSION):
             raise UnsupportedVersion(f"{path} has format {words[1]}; this version reads {FORMAT_VERSION}")
-        fields = json.loads(body)
-        return cls(
+        try:
+            return cls._of(json.loads(body))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise CorruptSegment(path, 0, f"the manifest is not what a log writes: {error!r}", _HINT) from error
+
+    @classmethod
+    def _of(cls, fields: Any) -> Manifest:
+        manifest = cls(
             log_uuid=UUID(fields["log_uuid"]),
             edition=fields["edition"],
             extension=fields["extension"],
@@ -127,6 +139,13 @@ class Manifest:
             retired=tuple(Retired(**entry) for entry in fields["retired"]),
             snapshots=tuple(SnapshotRun(**entry) for entry in fields["snapshots"]),
         )
+        for entry in manifest.segments:
+            if len(entry.salt_bytes) != SALT_BYTES or not all(isinstance(n, int) for n in entry.numbers):
+                raise ValueError(f"not a segment: {entry}")
+        names = [manifest.extension, *(retired.name for retired in manifest.retired)]
+        if any(os.path.basename(name) != name for name in names):
+            raise ValueError(f"a name that leads out of the directory in {names}")
+        return manifest
 
 
 def read_manifest(disk: Disk, directory: str) -> Manifest | None:

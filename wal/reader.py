@@ -20,7 +20,7 @@ from wal.disk import Disk, read_file, write_all
 from wal.errors import CorruptSegment, WalError
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Frame
-from wal.index import SegmentIndex, Summary, build_index, summary_bytes, unpack_summary
+from wal.index import Places, SegmentIndex, Summary, build_index, summary_bytes, unpack_summary
 from wal.manifest import Manifest, SegmentEntry
 from wal.record import Damaged, Published, Unknown, decode, end_offset, published_in
 from wal.segment import Gap, SegmentFile
@@ -58,6 +58,7 @@ class Reader:
         self._manifest = manifest
         self._live_index = SegmentIndex()
         self._live: SegmentEntry | None = None
+        self._live_end = 0  # what of the live segment is synced; its index knows more than that
         self._indexes: OrderedDict[str, SegmentIndex] = OrderedDict()
         self._catalog: _Catalog | None = None
 
@@ -69,11 +70,15 @@ class Reader:
             self._manifest = manifest
             self._catalog = None
 
-    def go_live(self, manifest: Manifest, index: SegmentIndex) -> None:
-        """The last segment of the chain is being written, and this index grows with it."""
+    def go_live(self, manifest: Manifest, index: SegmentIndex, end: int) -> None:
+        """The last segment of the chain is being written, is synced up to `end`, and this index grows with it."""
         with self._lock:
             self._manifest = manifest
-            self._live, self._live_index = manifest.segments[-1], index
+            self._live, self._live_index, self._live_end = manifest.segments[-1], index, end
+
+    def advance(self, end: int) -> None:
+        """The live segment is synced up to `end`."""
+        self._live_end = end
 
     def seal(self, manifest: Manifest, sealed: SegmentEntry, index: SegmentIndex) -> None:
         """The live segment is sealed and not yet followed by another: its index goes beside it."""
@@ -92,8 +97,8 @@ class Reader:
         """See `wal.log.Log.read`."""
         key = (channel_id, partition)
         found: list[Published] = []
-        previous = (-1, 0)  # the place of the frame before: damage between it and the next may have held offsets
-        catalog, entries = self._segments_from(key, offset)
+        previous: tuple[int, int] | None = None  # the place of the frame before
+        catalog, before, entries, live_end = self._segments_from(key, offset)
         for entry in entries:
             index = self._index(entry)
             places = index.partitions.get(key)
@@ -103,13 +108,21 @@ class Reader:
             first = places.first_after(offset)
             if first:
                 previous = (order, places.positions[first - 1])
-            with self._open(entry) as segment:
+            segment = self._open_for(entry, places, first, bool(found))
+            if segment is None:
+                return found
+            with segment:
                 for at in range(first, len(places.ends)):
                     base, end, here = places.bases[at], places.ends[at], (order, places.positions[at])
-                    if base > offset and any(previous < gap <= here for gap in catalog.gaps):
-                        if found:
-                            return found
-                        raise CorruptSegment(segment.path, here[1], "damage hides offsets", _HINT, (offset, base))
+                    if not entry.is_sealed and here[1] >= live_end:
+                        return found
+                    if base > offset and catalog.gaps:
+                        # damage between the frame before and this one may have held offsets
+                        previous = previous or self._last_place(catalog, before, key)
+                        if any(previous < gap <= here for gap in catalog.gaps):
+                            if found:
+                                return found
+                            raise CorruptSegment(segment.path, here[1], "damage hides offsets", _HINT, (offset, base))
                     frame = self._frame(segment, here[1], (base, end), bool(found))
                     if frame is None or frame.sequence > synced:
                         return found
@@ -120,6 +133,23 @@ class Reader:
                     offset, previous = end, here
         return found
 
+    def _open_for(self, entry: SegmentEntry, places: Places, first: int, may_stop: bool) -> SegmentFile | None:
+        """The segment; None where it is missing and there is something to return before it."""
+        try:
+            return self._open(entry)
+        except CorruptSegment as error:
+            if may_stop or first == len(places.ends):
+                return None
+            lost = (places.bases[first], places.ends[-1])
+            raise CorruptSegment(error.path, 0, error.reason, error.hint, lost) from None
+
+    def _last_place(self, catalog: _Catalog, entry: SegmentEntry | None, key: tuple[int, int]) -> tuple[int, int]:
+        """The place of a partition's last frame in a segment; before everything where there is none."""
+        places = self._index(entry).partitions.get(key) if entry is not None else None
+        if entry is None or places is None:
+            return (-1, 0)
+        return catalog.order.get(entry.name(self._manifest.extension), -1), places.positions[-1]
+
     def _frame(self, segment: SegmentFile, position: int, offsets: tuple[int, int], may_stop: bool) -> Frame | None:
         """The frame; None where it is damaged and there is something to return before it."""
         try:
@@ -129,13 +159,17 @@ class Reader:
                 return None
             raise CorruptSegment(error.path, position, error.reason, error.hint, offsets) from None
 
-    def _segments_from(self, key: tuple[int, int], offset: int) -> tuple[_Catalog, list[SegmentEntry]]:
+    def _segments_from(
+        self, key: tuple[int, int], offset: int
+    ) -> tuple[_Catalog, SegmentEntry | None, list[SegmentEntry], int]:
+        """The segments that may hold an offset or later ones, the one before them, and the live one's synced end."""
         with self._lock:
             if self._catalog is None:
                 self._catalog = self._build_catalog()
             ends, entries = self._catalog.segments.get(key, ([], []))
-            chosen = entries[bisect_right(ends, offset) :]
-            return self._catalog, chosen + ([self._live] if self._live is not None else [])
+            at = bisect_right(ends, offset)
+            chosen = entries[at:] + ([self._live] if self._live is not None else [])
+            return self._catalog, entries[at - 1] if at else None, chosen, self._live_end
 
     def _build_catalog(self) -> _Catalog:
         catalog = _Catalog()
@@ -165,7 +199,7 @@ class Reader:
                     if item.first_sequence <= sequence <= item.last_sequence:
                         raise CorruptSegment(segment.path, item.position, item.reason, _HINT)
                 elif item.sequence >= sequence:
-                    return decode(item.type, item.payload) if item.sequence == sequence else None
+                    return _decoded(item, segment.path) if item.sequence == sequence else None
         if live is not entry and sequence <= entry.last_sequence and entry.is_dense:
             raise CorruptSegment(segment.path, segment.size, "the segment ends early", _HINT)
         return None
@@ -239,7 +273,9 @@ class Reader:
             try:
                 data = self._disk.read(fd, _SUMMARY_GUESS_BYTES, 0)
                 size = summary_bytes(data)
-                data = data[:size] if size <= len(data) else self._disk.read(fd, size, 0)
+                if size > len(data):
+                    data = self._disk.read(fd, min(size, self._disk.size(fd)), 0)
+                data = data[:size]
             finally:
                 self._disk.close(fd)
             summary = unpack_summary(data, entry.salt_bytes, entry.size)
@@ -247,7 +283,7 @@ class Reader:
                 return summary
         try:
             return self._index(entry).summary()
-        except OSError:
+        except (OSError, WalError):
             return Summary({}, [0])  # the file is gone: everything it held is a gap
 
     def _sidecar(self, entry: SegmentEntry) -> str:
@@ -277,6 +313,13 @@ def damaged(gap: Gap, segment: str, size: int | None = None) -> Damaged:
         reason=gap.reason,
         skip=lost // 2 if lost >= missing * FRAME_BYTES else missing * MAX_MESSAGES_PER_RECORD,
     )
+
+
+def _decoded(frame: Frame, path: str) -> Message | Unknown:
+    try:
+        return decode(frame.type, frame.payload)
+    except DecodeError:
+        raise CorruptSegment(path, frame.position, "the record can't be decoded", _HINT) from None
 
 
 def _publish_with(frame: Frame, key: tuple[int, int], end: int) -> Published:

@@ -23,7 +23,7 @@ from loguru import logger
 
 from wal.chain import path_of
 from wal.clock import Clock
-from wal.disk import Disk, write_file
+from wal.disk import Disk, write_all, write_file
 from wal.errors import CorruptSegment
 from wal.frame import Frame, Salt
 from wal.index import SegmentIndex
@@ -34,7 +34,7 @@ from wal.rewrite import REWRITING, Kept, rewrite
 from wal.segment import SEGMENT_HEADER_BYTES, Gap, SegmentFile, SegmentHeader
 from wal.space import SPARE, Space
 from wal.tail import Tail, kept, survey
-from wal.watermark import Mark, WatermarkFile
+from wal.watermark import WATERMARK, Mark, WatermarkFile
 from wal.writer import Live, start_segment
 
 QUARANTINE = "quarantine"
@@ -84,7 +84,8 @@ def recover(
     watermark = space.with_room(lambda: WatermarkFile(disk, directory, manifest.log_uuid))
     mark = watermark.mark
     if mark is not None and mark.is_clean:
-        watermark.write(replace(mark, is_clean=False))  # a crash from here on is not a clean stop
+        not_clean = replace(mark, is_clean=False)
+        space.with_room(lambda: watermark.write(not_clean))  # a crash from here on is not a clean stop
         watermark.sync()
     opening = _Opening(disk, directory, clock, random, manifest, space, report)
     live = opening.live_segment(mark)
@@ -93,10 +94,10 @@ def recover(
 
 def _create(disk: Disk, directory: str, random: Callable[[int], bytes], extension: str) -> Manifest:
     """A manifest without segments comes first, so that segments without a manifest always mean loss."""
-    segments = [name for name in disk.list(directory) if name.endswith(extension)]
-    if segments:
+    left = [name for name in disk.list(directory) if name.endswith((extension, ".idx")) or name == WATERMARK]
+    if left:
         path = os.path.join(directory, MANIFEST)
-        raise CorruptSegment(path, 0, f"missing, though {len(segments)} segments are here", "mq wal repair rebuilds it")
+        raise CorruptSegment(path, 0, f"missing, though {left[0]} is here", "mq wal repair rebuilds it")
     return swap_manifest(disk, directory, Manifest(UUID(bytes=random(16), version=4), extension=extension))
 
 
@@ -170,7 +171,7 @@ class _Opening:
             self._keep_torn(segment, tail.torn)
         fd = self.disk.open(path)
         self.disk.truncate(fd, SEGMENT_HEADER_BYTES)
-        self.space.with_room(lambda: self.disk.write(fd, [entry.header(self.manifest.log_uuid).pack()], 0))
+        self.space.with_room(lambda: write_all(self.disk, fd, [entry.header(self.manifest.log_uuid).pack()], 0))
         self.disk.sync(fd)
         self.disk.close(fd)
         return self._go_on(path, entry, Tail(last_sequence=entry.first_sequence - 1))
@@ -201,7 +202,8 @@ class _Opening:
                 yield Kept(item.type, item.sequence, item.payload)
             else:
                 self._quarantine(segment, name, item)
-                yield Kept(DAMAGED, item.last_sequence, damaged(item, name).SerializeToString())
+                if item.last_sequence >= item.first_sequence:  # foreign bytes between two frames cost no frame
+                    yield Kept(DAMAGED, item.last_sequence, damaged(item, name).SerializeToString())
 
     # ------------------------------------------------------------ pieces
 
@@ -216,7 +218,7 @@ class _Opening:
         )
         return start_segment(
             self.disk, self.directory, header, self.manifest.extension, SegmentIndex(),
-            take=self.space.take, sync=self.disk.sync,
+            space=self.space, patiently=self.space.with_room, sync=self.disk.sync,
         )  # fmt: skip
 
     def _swap(self, manifest: Manifest) -> None:

@@ -18,7 +18,7 @@ from wal.errors import CorruptSegment, WalError
 from wal.frame import Frame
 from wal.index import INDEXED, SegmentIndex
 from wal.manifest import MANIFEST, Manifest, SegmentEntry, read_manifest
-from wal.record import DAMAGED, SKIPPED, Unknown, decode, end_offset, published_in
+from wal.record import DAMAGED, SKIPPED, Damaged, Unknown, decode, end_offset, published_in
 from wal.segment import SEGMENT_HEADER_BYTES, Gap, SegmentFile
 from wal.tail import kept, survey
 from wal.watermark import read_mark
@@ -138,19 +138,18 @@ class _Verification:
 
     def _frame(self, name: str, frame: Frame) -> None:
         self.report.frames += 1
-        if frame.type in INDEXED:
-            try:
+        try:
+            if frame.type in INDEXED:
                 self.offsets.follow(decode(frame.type, frame.payload), name, frame)
-            except DecodeError:
-                reason = "the record can't be decoded"
-                self._add(name, Gap(frame.position, frame.position, frame.sequence, frame.sequence, reason))
-        elif frame.type in (DAMAGED, SKIPPED):
-            self.offsets.forgive()
-            if frame.type == DAMAGED:
-                lost = decode(frame.type, frame.payload)
-                reason = f"damage found when the log was opened: {lost.reason}"  # type: ignore[union-attr]
-                first = lost.first_sequence  # type: ignore[union-attr]
-                self._add(name, Gap(frame.position, frame.position, first, frame.sequence, reason))
+            elif frame.type in (DAMAGED, SKIPPED):
+                self.offsets.forgive()
+                if frame.type == DAMAGED:
+                    lost = Damaged.FromString(frame.payload)
+                    reason = f"damage found when the log was opened: {lost.reason}"
+                    self._add(name, Gap(frame.position, frame.position, lost.first_sequence, frame.sequence, reason))
+        except DecodeError:
+            reason = "the record can't be decoded"
+            self._add(name, Gap(frame.position, frame.position, frame.sequence, frame.sequence, reason))
 
     def _check_header(self, manifest: Manifest, entry: SegmentEntry, segment: SegmentFile, name: str) -> None:
         try:

@@ -167,8 +167,7 @@ class Writer:
         if self.synced == self.written:
             return
         self._sync_live()
-        live = self._live
-        self._watermark.write(Mark(self.synced, live.entry.first_sequence, live.entry.generation, live.position))
+        self._mark()
         self.on_marks(self.written, self.synced)
 
     def _encode(self, group: Group) -> None:
@@ -220,6 +219,7 @@ class Writer:
         self.sync_seconds += seconds
         if seconds > SLOW_SYNC_SECONDS:
             logger.warning("a sync of the log took {:.1f} s; the disk is slow or overloaded", seconds)
+        self._reader.advance(self._live.position)
         self.synced = self.written
         self.synced_bytes += self._unsynced_bytes
         self._unsynced_bytes = 0
@@ -232,16 +232,22 @@ class Writer:
             # The kernel may have dropped what it could not write, and would answer the next sync with success.
             raise LogFailed(f"syncing the log failed: {error}") from error
 
+    def _mark(self, *, is_clean: bool = False) -> None:
+        live = self._live
+        mark = Mark(self.synced, live.entry.first_sequence, live.entry.generation, live.position, is_clean)
+        self._patiently(lambda: self._watermark.write(mark))
+
     # ------------------------------------------------------------ rotation
 
     def _rotate(self, rotation: Rotation) -> None:
         sealed = self._seal()
         live = self._start_segment(rotation, sealed)
         self.manifest = self._swap(self.manifest.with_segments([*self.manifest.segments[:-1], sealed, live.entry]))
-        self._reader.seal(self.manifest, sealed, self._live.index)
-        self._live = live
-        self._reader.go_live(self.manifest, live.index)
-        self._watermark.write(Mark(self.synced, live.entry.first_sequence, 0, live.position))
+        before, self._live = self._live, live
+        self._reader.seal(self.manifest, sealed, before.index)
+        self._reader.go_live(self.manifest, live.index, live.position)
+        self._close_fd(before.fd)
+        self._mark()
         self._watermark.sync()
 
     def _seal(self) -> SegmentEntry:
@@ -254,7 +260,6 @@ class Writer:
         self._disk.truncate(live.fd, size)
         self._sync_live()
         self.on_marks(self.written, self.synced)
-        self._close_fd(live.fd)
         return replace(live.entry, is_sealed=True, last_sequence=live.last_sequence, size=size, last_crc=crc)
 
     def _start_segment(self, rotation: Rotation, before: SegmentEntry) -> Live:
@@ -267,7 +272,8 @@ class Writer:
             header,
             self.manifest.extension,
             rotation.index,
-            take=lambda path: self._patiently(lambda: self._space.take(path)),
+            space=self._space,
+            patiently=self._patiently,
             sync=self._sync_fd,
         )
 
@@ -336,17 +342,19 @@ class Writer:
 
     def close(self) -> None:
         """Leave a clean log behind."""
-        self.sync()
-        live = self._live
-        mark = Mark(self.synced, live.entry.first_sequence, live.entry.generation, live.position, is_clean=True)
-        self._watermark.write(mark)
-        self._watermark.sync()
-        self.abandon()
+        try:
+            self.sync()
+            self._mark(is_clean=True)
+            self._watermark.sync()
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Let go of the files as they are."""
-        self._watermark.close()
-        self._close_fd(self._live.fd)
+        try:
+            self._watermark.close()
+        finally:
+            self._close_fd(self._live.fd)
 
 
 def start_segment(
@@ -356,13 +364,14 @@ def start_segment(
     extension: str,
     index: SegmentIndex,
     *,
-    take: Callable[[str], int],
+    space: Space,
+    patiently: Callable[[Callable[[], int | None]], int | None],
     sync: Callable[[int], None],
 ) -> Live:
     """A new live segment, durable with its name. It is part of the log only when a manifest says so."""
     entry = SegmentEntry.of(header)
-    fd = take(os.path.join(directory, entry.name(extension)))
-    write_all(disk, fd, [header.pack()], 0)
+    fd = patiently(lambda: space.take(os.path.join(directory, entry.name(extension))))
+    patiently(lambda: write_all(disk, fd, [header.pack()], 0))
     sync(fd)
     disk.sync_directory(directory)
     return Live(fd, entry, Salt.of(header.salt), index, SEGMENT_HEADER_BYTES, last_sequence=header.first_sequence - 1)
