@@ -73,7 +73,7 @@ def frames_of_the_next_segment_before_the_manifest(patch: pytest.MonkeyPatch) ->
         self.manifest = self.manifest.with_segments([*self.manifest.segments[:-1], sealed, live.entry])
         self._reader.seal(self.manifest, sealed, self._live.index)
         self._live = live
-        self._reader.go_live(self.manifest, live.index)
+        self._reader.go_live(self.manifest, live.index, live.position)
 
     whole = Writer.tend
 
