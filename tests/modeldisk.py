@@ -45,6 +45,7 @@ class ModelDisk:
         self.files: dict[int, Inode] = {}  # open descriptors
         self.counts: Counter[str] = Counter()  # operations so far, by kind
         self.operations = 0
+        self.failed: list[str] = []  # paths of the operations that failed as scheduled
         self.before: Callable[[str, str], None] | None = None
         self.is_off = False
         self._locks: dict[int, str] = {}
@@ -127,7 +128,7 @@ class ModelDisk:
             missing.append(path)
             path = os.path.dirname(path)
         for made in reversed(missing):
-            self._step("make_directory", made)
+            self._raise(self._step("make_directory", made))
             self._change({made: Inode(is_directory=True)})
             self.sync_directory(os.path.dirname(made))
         if not missing and path != "/":
@@ -141,7 +142,7 @@ class ModelDisk:
         return fd
 
     def create(self, path: str) -> int:
-        self._step("create", path)
+        self._raise(self._step("create", path))
         if path in self.names:
             raise FileExistsError(errno.EEXIST, "it exists", path)
         if os.path.dirname(path) not in self.names:
@@ -253,7 +254,10 @@ class ModelDisk:
                 halfway()
             self.is_off = True
             raise PowerCut
-        return self._faults.pop((kind, self.counts[kind]), 0) if self._faults else 0
+        fault = self._faults.pop((kind, self.counts[kind]), 0) if self._faults else 0
+        if fault:
+            self.failed.append(path)
+        return fault
 
     def _raise(self, fault: int) -> None:
         if fault:

@@ -115,7 +115,7 @@ class Owner:
         self.append([SnapshotBegin(channel_ids=[1])], sync=False, essential=True)
         begin = self.log.last_sequence
         if between:
-            self.publish(2, sync=False)
+            self.publish(2, sync=False, essential=True)
             self.log.pump()
         self.append([ChannelSnapshot(channel_id=1, name="x" * self.rng.randint(1, 300))], essential=True)
         self.append([SnapshotEnd(begin_sequence=begin)], essential=True)

@@ -56,12 +56,13 @@ class WatermarkFile:
         self.mark, self._counter = _latest(disk.read(self._fd, 2 * SLOT_BYTES, 0), log_uuid)
 
     def write(self, mark: Mark) -> None:
-        self._counter += 1
+        counter = self._counter + 1
         slot = _SLOT.pack(
-            _MAGIC, mark.is_clean, self._counter, mark.sequence, mark.first_sequence,
+            _MAGIC, mark.is_clean, counter, mark.sequence, mark.first_sequence,
             mark.generation, self._uuid.bytes, mark.bytes,
         )  # fmt: skip
-        self._disk.write(self._fd, [slot + _CRC.pack(crc32c(slot))], self._counter % 2 * SLOT_BYTES)
+        write_all(self._disk, self._fd, [slot + _CRC.pack(crc32c(slot))], counter % 2 * SLOT_BYTES)
+        self._counter = counter  # only now: a failed write is tried again in the same slot, and spares the other
         self.mark = mark
 
     def sync(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from loguru import logger
 
@@ -89,6 +89,12 @@ class Live:
     frames: int = 0
     last_sequence: int = 0
     rolling_crc: int = 0
+
+
+class Patience(Protocol):
+    """Do something that needs space, in the caller's way of dealing with a full disk."""
+
+    def __call__(self, act: Callable[[], T], /) -> T: ...
 
 
 class Writer:
@@ -365,7 +371,7 @@ def start_segment(
     index: SegmentIndex,
     *,
     space: Space,
-    patiently: Callable[[Callable[[], int | None]], int | None],
+    patiently: Patience,
     sync: Callable[[int], None],
 ) -> Live:
     """A new live segment, durable with its name. It is part of the log only when a manifest says so."""

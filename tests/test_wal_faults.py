@@ -1,0 +1,185 @@
+"""Storage that fails: every write, sync, close and name change in turn, on the model disk.
+
+Whatever fails, nobody is told that something is durable which is not; a log that can't know stays failed; and the
+next opening holds everything that was ever reported synced, also if the power goes at that moment.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+from loguru import logger
+from modeldisk import SHORT, ModelDisk
+from powercut import DIRECTORY, History, Owner, Trial, Violation
+
+from wal.errors import LogClosed, LogFailed, WalError
+
+Start = Callable[[], tuple[ModelDisk, History]]
+EVERY = (
+    "make_directory", "create", "write", "allocate", "truncate", "sync", "close", "rename", "unlink", "sync_directory"
+)  # fmt: skip
+
+
+@pytest.fixture
+def trial() -> Iterator[Trial]:
+    logger.disable("wal")
+    trial = Trial(Random(5))
+    with trial.loop:
+        yield trial
+    logger.enable("wal")
+
+
+def life(owner: Owner) -> None:
+    """A bit of everything that a log does."""
+    log = owner.log
+    owner.publish(2, essential=True)
+    log.pump()
+    owner.publish(3, essential=True, sync=False)
+    owner.clock.seconds += 1
+    log.pump()
+    owner.publish(6, essential=True, size=480)  # rotates on the way
+    log.pump()
+    owner.snapshot(between=True)
+    log.pump()
+    log.rotate()
+    owner.publish(essential=True)
+    owner.clock.seconds += 1
+    log.pump()
+    log.close()
+
+
+def new() -> tuple[ModelDisk, History]:
+    return ModelDisk(), History()
+
+
+def killed() -> tuple[ModelDisk, History]:
+    """A disk on which a log was killed, so that opening it has to copy forward."""
+    disk = ModelDisk()
+    owner = Owner(disk, History(), Random(1))
+    owner.publish(3)
+    owner.log.pump()
+    owner.publish(2)
+    owner.log.pump()
+    disk.kill()
+    return disk, owner.history
+
+
+class Attempt:
+    """One life in which one operation fails."""
+
+    def __init__(self, trial: Trial, start: Start, kind: str, nth: int, fault: int) -> None:
+        self.disk, self.history = start()
+        self.failure: BaseException | None = None
+        self.owner: Owner | None = None  # None where it did not even open
+        self.pauses = 0
+        self.disk.schedule(kind, nth, fault)
+        try:
+            self.owner = trial.open(self.disk, self.history)
+            self.history = self.owner.history
+            self.owner.log._writer._pause = self._pause
+            life(self.owner)
+        except Violation as refusal:
+            self.failure = refusal.__cause__
+            if self.failure is None:
+                raise
+        except (OSError, WalError) as error:
+            self.failure = error
+        self.was_hit = bool(self.disk.failed)
+
+    def _pause(self) -> bool:
+        self.pauses += 1
+        assert self.pauses < 100, "it waits for ever"
+        return True
+
+    @property
+    def path(self) -> str:
+        """Of the operation that failed."""
+        return self.disk.failed[-1]
+
+
+def attempts(trial: Trial, kind: str, fault: int) -> Iterator[Attempt]:
+    """The same lives again and again, with the first, second, third ... operation of a kind failing."""
+    hits = 0
+    for start in (new, killed):
+        nth = 1
+        while (attempt := Attempt(trial, start, kind, nth, fault)).was_hit:
+            yield attempt
+            nth += 1
+        assert attempt.failure is None
+        hits += nth - 1
+    assert hits, f"there was no {kind}"
+
+
+def check_is_failed_for_good(attempt: Attempt) -> None:
+    """No call claims anything any more, and the process lets go of everything."""
+    if attempt.owner is None:
+        return
+    log, floor = attempt.owner.log, attempt.history.floor
+    if not log._is_closed:
+        for act in (lambda: log.append([]), log.pump, log.rotate):
+            with pytest.raises(LogFailed):
+                act()
+        assert attempt.owner.failures == [attempt.failure]
+        log.close()
+    with pytest.raises((LogFailed, LogClosed)):
+        log.append([])
+    assert attempt.history.floor == floor
+    assert DIRECTORY + "/LOCK" not in attempt.disk._paths.values() or attempt.path.endswith("LOCK")
+
+
+def check_next_opening(trial: Trial, attempt: Attempt) -> None:
+    """Everything that was ever reported synced is there: after a power cut, after a restart, and after both."""
+    for state in attempt.disk.crash_states(trial.rng, 3):
+        trial.judge(state, attempt.history)
+    attempt.disk.kill()
+    served = trial.open(attempt.disk, attempt.history)
+    for state in attempt.disk.crash_states(trial.rng, 3):
+        trial.judge(state, served.history)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("fault", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+def test_whatever_operation_fails_nothing_is_claimed_that_is_not_durable(kind: str, fault: int, trial: Trial) -> None:
+    failed = 0
+    for attempt in attempts(trial, kind, fault):
+        if attempt.failure is not None:
+            failed += 1
+            assert isinstance(attempt.failure, OSError | LogFailed)
+            check_is_failed_for_good(attempt)
+        check_next_opening(trial, attempt)
+    print(f"{kind}: {failed} failures, {trial.states} states")
+
+
+@pytest.mark.parametrize("fault", [errno.EIO, errno.ENOSPC, errno.EDQUOT], ids=["EIO", "ENOSPC", "EDQUOT"])
+def test_a_failed_sync_of_the_log_is_final(fault: int, trial: Trial) -> None:
+    """Asking again would be answered with success, and the data would be gone."""
+    for attempt in attempts(trial, "sync", fault):
+        if attempt.path.endswith(".wal") or fault == errno.EIO:
+            assert attempt.failure is not None, attempt.path
+            check_is_failed_for_good(attempt)
+
+
+def test_a_failed_close_of_a_segment_is_final(trial: Trial) -> None:
+    for attempt in attempts(trial, "close", errno.EIO):
+        if attempt.path.endswith("-0.wal") and attempt.owner is not None:
+            assert attempt.failure is not None
+
+
+@pytest.mark.parametrize("fault", [SHORT, errno.ENOSPC], ids=["short", "ENOSPC"])
+def test_a_write_that_does_not_fit_is_tried_again_and_nothing_fails(fault: int, trial: Trial) -> None:
+    for attempt in attempts(trial, "write", fault):
+        if attempt.owner is not None:
+            assert attempt.failure is None, attempt.path
+            assert attempt.history.floor == len(attempt.history.contents)
+        check_next_opening(trial, attempt)
+
+
+def test_after_a_failed_write_the_file_is_cut_back_to_the_last_good_byte(trial: Trial) -> None:
+    for attempt in attempts(trial, "write", errno.EIO):
+        if attempt.owner is not None:
+            live = attempt.owner.log._writer._live
+            if attempt.path == f"{DIRECTORY}/{live.entry.name('.wal')}":
+                assert not any(attempt.disk.names[attempt.path].cache[live.position :])
