@@ -21,6 +21,7 @@ from mq.broker import Broker, Recovered
 from mq.command import FSYNC, OS
 from mq.config import Config
 from mq.doors.grpc import GrpcDoor
+from mq.doors.wire import WireDoor
 from mq.errors import MqError
 from mq.limits import Limits
 from mq.service import Edge, Service
@@ -42,13 +43,19 @@ class Server:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.broker: Broker | None = None
+        self.start_id = uuid.uuid4().hex
         self.grpc = GrpcDoor(max_request_bytes=config.max_request_bytes)
+        self.wire = WireDoor(
+            max_request_bytes=config.max_request_bytes, server=f"mq/{__version__}", start_id=self.start_id
+        )
         self._rotation: asyncio.TimerHandle | None = None
 
     async def start(self) -> Recovered:
         """Listen, recover, serve. Raises StartFailed."""
         try:
             await self.grpc.open(self.config.host, self.config.port)
+            if self.config.wire_port:
+                await self.wire.open(self.config.host, self._wire_port())
         except OSError as error:
             raise StartFailed(str(error)) from None
         try:
@@ -56,9 +63,9 @@ class Server:
             self.broker = Broker(log, SystemClock(), limits(self.config), on_health=self._show_health)
             recovered = await self.broker.start()
         except (WalError, OSError) as error:
-            await self.grpc.close(0)
+            await asyncio.gather(self.grpc.close(0), self.wire.close(0))
             raise StartFailed(_in_one_line(error, self.config)) from None
-        self.grpc.service = Service(self.broker, log, edge(self.config), _facts(self.config, log))
+        self.grpc.service = self.wire.service = Service(self.broker, log, edge(self.config), self._facts(log))
         self._rotate_later()
         return recovered
 
@@ -68,14 +75,22 @@ class Server:
         if self._rotation is not None:
             self._rotation.cancel()
         end = time.monotonic() + self.config.graceful_shutdown_ms / 1_000
+        await self.wire.drain()
         await self.grpc.drain()
         try:
             await asyncio.wait_for(self.broker.drain(), end - time.monotonic())
         except TimeoutError:
             logger.warning("what was in flight did not end in time")
-        await self.grpc.close(max(0.0, end - time.monotonic()))
+        grace = max(0.0, end - time.monotonic())
+        await asyncio.gather(self.grpc.close(grace), self.wire.close(grace))
         await self.broker.close()
         return self.broker.failed is None
+
+    def _wire_port(self) -> int:
+        """One above gRPC's, unless it is set; any free one where gRPC's is any free one."""
+        if self.config.wire_port > 0:
+            return self.config.wire_port
+        return self.grpc.port + 1 if self.config.port else 0
 
     def _rotate_later(self) -> None:
         """Seal the current segment after each span of its greatest age; one that holds nothing stays open."""
@@ -90,6 +105,16 @@ class Server:
         except (MqError, WalError) as error:
             logger.warning("the segment was not rotated: {}", error)
         self._rotate_later()
+
+    def _facts(self, log: Log) -> Facts:
+        return Facts(
+            version=__version__,
+            log_uuid=str(log.uuid),
+            start_id=self.start_id,
+            started_us=time.time_ns() // 1_000,
+            storage_mode=self.config.storage_mode,
+            max_request_bytes=self.config.max_request_bytes,
+        )
 
     def _show_health(self, is_serving: bool) -> None:
         self.grpc.show_health(is_serving)
@@ -136,17 +161,6 @@ def limits(config: Config) -> Limits:
 def edge(config: Config) -> Edge:
     """What a caller may ask for."""
     return Edge(request_bytes=config.max_request_bytes, batch_size=config.batch_size)
-
-
-def _facts(config: Config, log: Log) -> Facts:
-    return Facts(
-        version=__version__,
-        log_uuid=str(log.uuid),
-        start_id=uuid.uuid4().hex,
-        started_us=time.time_ns() // 1_000,
-        storage_mode=config.storage_mode,
-        max_request_bytes=config.max_request_bytes,
-    )
 
 
 def _in_one_line(error: WalError | OSError, config: Config) -> str:

@@ -57,6 +57,10 @@ class PublishStream:
         self._is_finished = True
         self._answered.set()
 
+    @property
+    def has_room(self) -> bool:
+        return self._has_room.is_set()
+
     async def room(self) -> None:
         """Wait until another batch may be fed."""
         await self._has_room.wait()

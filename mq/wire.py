@@ -1,0 +1,163 @@
+"""The wire's frames, as docs/wire.md specifies them. Bytes in, values out; no sockets here.
+
+    0       4       8     10     12
+    +-------+-------+------+------+-------------+
+    |length |  id   | code | flags|   payload   |
+    +-------+-------+------+------+-------------+
+
+Little-endian. `length` counts the payload. `id` names the request that a frame belongs to, in both directions. `code`
+is a method in a request, a status in an answer, or one of the control codes from 0x8000 on.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+MAGIC: Final = b"mqwire\r\n"  # first bytes in both directions; no HTTP, TLS or text protocol begins like this
+VERSION: Final = 1
+HEADER_BYTES: Final = 12
+
+CONTROL: Final = 0x8000  # codes from here on are not methods, nor statuses
+HELLO: Final = 0x8000
+WELCOME: Final = 0x8001
+PING: Final = 0x8002
+PONG: Final = 0x8003
+CANCEL: Final = 0x8004
+DRAIN: Final = 0x8005
+GOODBYE: Final = 0x8006
+
+MORE: Final = 1  # flag: further frames of this request, or of this answer, follow
+
+OK: Final = 0
+
+# The numbers are for ever; a new method gets a new one.
+METHODS: Final[dict[str, int]] = {
+    "mq.MQService/CreateChannel": 1,
+    "mq.MQService/Publish": 2,
+    "mq.MQService/Subscribe": 3,
+    "mq.MQService/PublishBatch": 4,
+    "mq.MQService/PublishStream": 5,
+    "mq.MQService/Pull": 6,
+    "mq.MQService/Ack": 7,
+    "mq.MQService/Nack": 8,
+    "mq.MQService/Reject": 9,
+    "mq.MQService/Extend": 10,
+    "mq.MQService/Commit": 11,
+    "mq.MQService/Seek": 12,
+    "mq.MQService/Leave": 13,
+    "mq.MQService/Transact": 14,
+    "mq.AdminService/ListChannels": 64,
+    "mq.AdminService/DescribeChannel": 65,
+    "mq.AdminService/UpdateChannel": 66,
+    "mq.AdminService/DeleteChannel": 67,
+    "mq.AdminService/PurgeChannel": 68,
+    "mq.AdminService/CreateGroup": 69,
+    "mq.AdminService/UpdateGroup": 70,
+    "mq.AdminService/ListGroups": 71,
+    "mq.AdminService/DescribeGroup": 72,
+    "mq.AdminService/DeleteGroup": 73,
+    "mq.AdminService/ListSegments": 74,
+    "mq.AdminService/RotateSegment": 75,
+    "mq.AdminService/ServerInfo": 76,
+}
+
+# gRPC's numbers, so that every language has a table of them.
+STATUS: Final[dict[str, int]] = {
+    "OK": OK,
+    "CANCELLED": 1,
+    "UNKNOWN": 2,
+    "INVALID_ARGUMENT": 3,
+    "DEADLINE_EXCEEDED": 4,
+    "NOT_FOUND": 5,
+    "ALREADY_EXISTS": 6,
+    "PERMISSION_DENIED": 7,
+    "RESOURCE_EXHAUSTED": 8,
+    "FAILED_PRECONDITION": 9,
+    "ABORTED": 10,
+    "OUT_OF_RANGE": 11,
+    "UNIMPLEMENTED": 12,
+    "INTERNAL": 13,
+    "UNAVAILABLE": 14,
+    "DATA_LOSS": 15,
+    "UNAUTHENTICATED": 16,
+}
+
+_HEADER = struct.Struct("<IIHH")
+pack_header = _HEADER.pack
+
+
+class Frame(NamedTuple):
+    id: int
+    code: int
+    flags: int
+    payload: bytes
+
+
+class FrameTooLong(Exception):
+    """The peer announced a frame that is longer than it may be; nothing after it can be read."""
+
+
+def pack(id_: int, code: int, flags: int = 0, payload: bytes = b"") -> bytes:
+    """A whole frame."""
+    return pack_header(len(payload), id_, code, flags) + payload
+
+
+class Inbox:
+    """Puts a stream of bytes together to frames, reading each byte into its final place where it can.
+
+    The scratch buffer may be shared by all connections of a thread: between two reads an inbox keeps only the bytes of
+    an unfinished frame, so that an idle connection holds none.
+    """
+
+    __slots__ = ("_filled", "_partial", "_scratch", "max_bytes")
+
+    def __init__(self, scratch: bytearray, max_bytes: int) -> None:
+        self.max_bytes = max_bytes  # of a payload
+        self._scratch = scratch
+        self._partial: bytearray | None = None  # an unfinished frame
+        self._filled = 0  # how much of it is there
+
+    def room(self) -> memoryview:
+        """Where the next bytes are to be read to."""
+        if self._partial is None:
+            return memoryview(self._scratch)
+        return memoryview(self._partial)[self._filled :]
+
+    def received(self, count: int) -> list[Frame]:
+        """So many bytes were read; the frames that are whole now. Raises FrameTooLong."""
+        if self._partial is None:
+            return self._split(self._scratch, count)
+        self._filled += count
+        if self._filled < len(self._partial):
+            return []
+        whole, self._partial = self._partial, None
+        return self._split(whole, self._filled)
+
+    def _split(self, buffer: bytearray, end: int) -> list[Frame]:
+        frames: list[Frame] = []
+        unpack, most = _HEADER.unpack_from, self.max_bytes
+        start = 0
+        with memoryview(buffer) as view:
+            while end - start >= HEADER_BYTES:
+                length, id_, code, flags = unpack(buffer, start)
+                if length > most:
+                    raise FrameTooLong(f"a frame of {length} bytes, {most} are allowed")
+                stop = start + HEADER_BYTES + length
+                if stop > end:
+                    break
+                frames.append(Frame(id_, code, flags, bytes(view[start + HEADER_BYTES : stop])))
+                start = stop
+            self._keep(view[start:end])
+        return frames
+
+    def _keep(self, rest: memoryview) -> None:
+        size = len(rest)
+        if not size:
+            return
+        whole = HEADER_BYTES
+        if size >= HEADER_BYTES:
+            whole += int.from_bytes(rest[:4], "little")
+        self._partial = bytearray(whole)
+        self._partial[:size] = rest
+        self._filled = size
