@@ -41,6 +41,7 @@ def options(max_request_bytes: int) -> list[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", 32 << 10),
         ("grpc.max_concurrent_streams", 4_096),  # above the edge's limits, which answer in words
         ("grpc.server_handshake_timeout_ms", 5_000),
+        ("grpc.max_connection_idle_ms", 3_600_000),  # without a call; clients come back when they have one
         ("grpc.keepalive_time_ms", 60_000),  # finds peers that vanished, so that their leases and waits end
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from mq.broker import Broker
 from mq.errors import MqError
@@ -29,10 +29,13 @@ class _Place:
 class PublishStream:
     """One call of PublishStream: a door feeds requests, waits for `room`, and iterates over lists of answers."""
 
-    def __init__(self, broker: Broker, method: Method, edge: Edge) -> None:
+    def __init__(
+        self, broker: Broker, method: Method, edge: Edge, as_mq_error: Callable[[Method, Exception], MqError]
+    ) -> None:
         self._broker = broker
         self._method = method
         self._edge = edge
+        self._as_mq_error = as_mq_error
         self._places: deque[_Place] = deque()
         self._bytes = 0
         self._is_finished = False
@@ -49,8 +52,8 @@ class PublishStream:
             self._has_room.clear()
         try:
             self._broker.submit(self._method.decode(request, self._edge), lambda answer: self._answer(place, answer))
-        except MqError as error:
-            self._answer(place, error)
+        except Exception as error:
+            self._answer(place, self._as_mq_error(self._method, error))
 
     def finish(self) -> None:
         """No more requests come; iterating ends after the last answer."""

@@ -157,8 +157,10 @@ def transact(request: bytes, edge: Edge) -> command.Transact:
     counts = len(message.publishes), len(message.acks), len(message.commits)
     if not any(counts):
         raise InvalidArgument("the transaction is empty")
-    if max(counts) > edge.transact_items or sum(map(len, message.acks)) > edge.other_request_bytes:
+    if max(counts) > edge.transact_items:
         raise InvalidArgument(f"a transaction has at most {edge.transact_items} publishes, acks and commits each")
+    if sum(map(len, (*message.acks, *message.commits))) > edge.other_request_bytes:
+        raise MessageTooLarge(f"the acks and commits of a transaction have at most {edge.other_request_bytes} bytes")
     publishes = [_inner_publish(item, edge) for item in message.publishes]
     producer = checks.producer(message.producer_id, message.sequence)
     crc = 0

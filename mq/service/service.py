@@ -14,7 +14,7 @@ from loguru import logger
 
 from mq import command
 from mq.broker import Broker, Waiter
-from mq.errors import ChannelNotFound, MessageTooLarge, MqError
+from mq.errors import ChannelNotFound, MessageTooLarge, MqError, Unavailable
 from mq.pb import mq_pb2 as pb
 from mq.reply import ListChannelsReply, PullReply, Reply
 from mq.service import checks, info, response
@@ -24,6 +24,7 @@ from mq.service.info import Facts
 from mq.service.publish_stream import PublishStream
 from mq.service.response import Delivery, Pieces
 from mq.service.subscribe import Subscription
+from wal.errors import WalError
 from wal.log import Log
 
 Answer = Pieces | MqError
@@ -78,7 +79,7 @@ class Service:
     def publish_stream(self, connection: Connection) -> PublishStream:
         """A pipelined publish; the caller closes it with `close_stream`."""
         connection.open_stream(self.edge)
-        return PublishStream(self._broker, METHODS["mq.MQService/PublishStream"], self.edge)
+        return PublishStream(self._broker, METHODS["mq.MQService/PublishStream"], self.edge, self._as_mq_error)
 
     def close_stream(self, connection: Connection) -> None:
         connection.streams -= 1
@@ -137,6 +138,8 @@ class Service:
             raise MessageTooLarge(f"this request has at most {most} bytes, not {len(request)}")
 
     def _as_mq_error(self, method: Method, error: Exception) -> MqError:
+        if isinstance(error, WalError):
+            return Unavailable("the log takes nothing at the moment")
         if not isinstance(error, MqError):
             logger.opt(exception=error).error("{} failed", method.name)
             return MqError("internal error; the server's log has the reason")
