@@ -28,7 +28,7 @@ class Broker:
     def __init__(self, directory: Path, **environment: str) -> None:
         self.directory = directory
         # its own settings and nobody else's; the log level keeps the terminal for the table
-        self._environment = {"PATH": os.environ["PATH"], "LOG_LEVEL": "WARNING", **environment}
+        self._environment = {"PATH": os.environ["PATH"], "LOG_LEVEL": "WARNING", "SERVER_WIRE_PORT": "0", **environment}
         self.port = free_port()
         self.process = self._start()
 

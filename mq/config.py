@@ -50,6 +50,10 @@ _PORT = whole_number(0, 65_535)
 _COUNT = whole_number(0, 1 << 62)
 
 
+def _show_wire_port(port: int) -> str:
+    return "" if port < 0 else str(port)
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """Everything that can be set from outside. Fields are named as in code, variables as in the environment."""
@@ -60,8 +64,8 @@ class Config:
     host: str = setting("127.0.0.1", "SERVER_HOST", host_name)
     # the first broker's port; 0 takes a free one
     port: int = setting(50051, "SERVER_PORT", _PORT, str, "BROKER_PORT")
-    # -1: one above port; 0: no wire
-    wire_port: int = setting(-1, "SERVER_WIRE_PORT", _PORT, str, sample=False)
+    # the pipelined door of the Python client: one above SERVER_PORT where it is not set, 0 turns it off
+    wire_port: int = setting(-1, "SERVER_WIRE_PORT", _PORT, _show_wire_port)
     # as long as an orchestrator usually waits, halved
     graceful_shutdown_ms: int = setting(5_000, "SERVER_GRACEFUL_SHUTDOWN_TIMEOUT", duration_ms, format_duration)
     # the limit of generated clients too; a message may have 64 KiB less
@@ -210,7 +214,7 @@ def sample() -> str:
     defaults = Config().variables()
     for each in fields(Config):
         how: Setting | None = each.metadata.get("setting")
-        if how is None or not how.is_in_sample:
+        if how is None:
             continue
         at = next(number for number, line in enumerate(source) if line.startswith(f"    {each.name}: "))
         if source[at - 1].startswith("    # "):

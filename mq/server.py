@@ -56,13 +56,11 @@ class Server:
             await self.grpc.open(self.config.host, self.config.port)
             if self.config.wire_port:
                 await self.wire.open(self.config.host, self._wire_port())
-        except OSError as error:
-            raise StartFailed(str(error)) from None
-        try:
             log = await open_log(self.config)
             self.broker = Broker(log, SystemClock(), limits(self.config), on_health=self._show_health)
             recovered = await self.broker.start()
         except (WalError, OSError) as error:
+            await self.wire.drain()
             await asyncio.gather(self.grpc.close(0), self.wire.close(0))
             raise StartFailed(_in_one_line(error, self.config)) from None
         self.grpc.service = self.wire.service = Service(self.broker, log, edge(self.config), self._facts(log))
@@ -164,8 +162,8 @@ def edge(config: Config) -> Edge:
 
 
 def _in_one_line(error: WalError | OSError, config: Config) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename or Path(config.wal_dir).absolute()}: {error.strerror or error}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or Path(config.wal_dir).absolute()}: {error.strerror}"
     return " ".join(str(error).split())
 
 
@@ -201,7 +199,7 @@ async def _serve(config: Config) -> int:
         logger.warning("{}", note)
     server = Server(config)
     recovered = await server.start()
-    _report(config, recovered, server.grpc.port)
+    _report(config, recovered, server)
     await stopping.wait()
     logger.info("stopping: no new work is taken")
     is_clean = await server.stop()
@@ -223,7 +221,7 @@ def _report_log(log: FileLog) -> None:
         logger.warning("{} belongs to no log and was moved to orphans", orphan)
 
 
-def _report(config: Config, recovered: Recovered, port: int) -> None:
+def _report(config: Config, recovered: Recovered, server: Server) -> None:
     if config.storage_mode == "memory":
         logger.warning("STORAGE_MODE=memory: nothing is kept on disk, a restart forgets everything")
     logger.info(
@@ -240,4 +238,5 @@ def _report(config: Config, recovered: Recovered, port: int) -> None:
         logger.warning("{} records have no channel or group any more, or are of an unknown type", recovered.set_aside)
     if not config.host.startswith(LOOPBACK):
         logger.warning("{} can be reached from outside, without TLS: whoever gets there reads and writes", config.host)
-    logger.info("listening on {}:{} (gRPC)", config.host, port)
+    wire = f" and {config.host}:{server.wire.port} (wire)" if server.wire.port else ""
+    logger.info("listening on {}:{} (gRPC){}", config.host, server.grpc.port, wire)

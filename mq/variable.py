@@ -22,7 +22,6 @@ class Setting:
     variables: tuple[str, ...]  # the name, then its aliases
     parse: Callable[[str], Any]
     show: Callable[[Any], str]
-    is_in_sample: bool = True
 
 
 def whole_number(low: int, high: int) -> Callable[[str], int]:
@@ -85,8 +84,6 @@ def format_durations(value: tuple[int, ...]) -> str:
     return ",".join(map(format_duration, value))
 
 
-def setting(
-    default: T, name: str, parse: Callable[[str], T], show: Callable[[T], str] = str, *aliases: str, sample: bool = True
-) -> T:
-    made: T = field(default=default, metadata={"setting": Setting((name, *aliases), parse, show, sample)})
+def setting(default: T, name: str, parse: Callable[[str], T], show: Callable[[T], str] = str, *aliases: str) -> T:
+    made: T = field(default=default, metadata={"setting": Setting((name, *aliases), parse, show)})
     return made

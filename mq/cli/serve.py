@@ -15,7 +15,7 @@ from mq.config import Config, ConfigError
 @click.option("--addr", metavar="HOST:PORT", help="where to listen, in one piece")
 @click.option("--host", help="address to listen on  [SERVER_HOST]")
 @click.option("--port", help="port to listen on; 0 takes a free one  [SERVER_PORT]")
-@click.option("--wire-port", hidden=True, help="port of the wire; 0 turns it off  [SERVER_WIRE_PORT]")
+@click.option("--wire-port", help="port of the wire; 0 turns it off  [SERVER_WIRE_PORT]")
 @click.option("--data-dir", help="where the log is kept  [WAL_DIR_PATH]")
 @click.option("--env-file", type=click.Path(path_type=Path), help="settings file; default .env, if there is one")
 @click.option("--check-config", is_flag=True, help="print the settings and exit")
@@ -62,5 +62,4 @@ def _print_config(config: Config) -> None:
     for note in config.notes:
         click.echo(f"mq: {note}", err=True)
     for name, value in config.variables().items():
-        if name != "SERVER_WIRE_PORT":
-            click.echo(f"{name}={value}")
+        click.echo(f"{name}={value}")
