@@ -10,7 +10,7 @@ from wal import index as module
 from wal.errors import WalError
 from wal.frame import Frame
 from wal.index import SegmentIndex, Summary, build_index, summary_bytes, unpack_summary
-from wal.record import DAMAGED, PUBLISHED, Damaged, Placement, atomic, encode
+from wal.record import DAMAGED, PUBLISHED, Damaged, atomic, encode
 from wal.segment import SEGMENT_HEADER_BYTES, Gap
 
 SALT = b"saltsalt"
@@ -29,7 +29,7 @@ def entries(draw):
             key = draw(st.tuples(st.integers(1, 3), st.integers(0, 1)))
             base = ends.get(key, draw(st.integers(0, 5))) + draw(st.sampled_from([0, 0, 0, 4]))
             ends[key] = base + draw(st.integers(1, 5))
-            places.append(Placement(*key, base, ends[key]))
+            places.append((*key, base, ends[key]))
         out.append((position, sequence, places))
         position += draw(st.integers(36, 400))
     return out

@@ -14,7 +14,6 @@ from wal.record import (
     Atomic,
     Carried,
     DeadLettered,
-    Placement,
     Published,
     Scheduled,
     Unknown,
@@ -126,7 +125,7 @@ def test_the_end_offset_follows_the_last_delta(record, deltas):
     record.offset_deltas.extend(deltas)
     expected = record.base_offset + (deltas[-1] + 1 if deltas else record.count)
     assert end_offset(record) == expected
-    place = Placement(record.channel_id, record.partition, record.base_offset, expected)
+    place = (record.channel_id, record.partition, record.base_offset, expected)
     assert placements(record) == [place]
     assert placements(Carried(record, [b"x"])) == [place]
     assert placements(DeadLettered(channel_id=9, published=record)) == [place]

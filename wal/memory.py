@@ -69,9 +69,9 @@ class MemoryLog:
             self._records.append(plain(record))
             self._sizes.append(size)
             self._bytes += size
-            for place in placements(record):
-                ends, sequences = self._offsets.setdefault((place.channel_id, place.partition), ([], []))
-                ends.append(place.end)
+            for channel_id, partition, _, end in placements(record):
+                ends, sequences = self._offsets.setdefault((channel_id, partition), ([], []))
+                ends.append(end)
                 sequences.append(self.last_sequence)
         if not self.is_held:
             self._move_marks(self.last_sequence)

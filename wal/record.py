@@ -144,13 +144,9 @@ class Carried(NamedTuple):
 Record: TypeAlias = Message | Unknown | Carried
 
 
-class Placement(NamedTuple):
-    """Where a record puts messages: offsets base <= offset < end of one partition."""
-
-    channel_id: int
-    partition: int
-    base: int
-    end: int
+# Where a record puts messages: channel id, partition, and offsets base <= offset < end. One for every publish, so it is
+# a bare tuple: naming the fields would take as long as reading them.
+Placement: TypeAlias = tuple[int, int, int, int]
 
 
 def encode(record: Record) -> tuple[int, list[bytes], int]:
@@ -206,7 +202,7 @@ def placements(record: Record) -> list[Placement]:
     if isinstance(record, Published):
         base = record.base_offset
         end = end_offset(record) if record.offset_deltas else base + record.count
-        return [Placement(record.channel_id, record.partition, base, end)]
+        return [(record.channel_id, record.partition, base, end)]
     if isinstance(record, DeadLettered):
         return placements(record.published)
     if isinstance(record, Atomic):
