@@ -59,7 +59,7 @@ def test_a_look_up_finds_what_a_search_over_all_frames_finds(frames, offset):
     for channel in range(1, 4):
         for partition in range(2):
             here = [
-                (place.base, place.end, position)
+                (place[2], place[3], position)
                 for position, _, places in frames
                 for place in places
                 if place[:2] == (channel, partition)
