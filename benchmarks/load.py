@@ -94,14 +94,14 @@ async def publish(spec: dict) -> dict[str, float]:
 
 
 async def pull(spec: dict) -> dict[str, float]:
-    """Reads a channel of `stored` messages, `count` at a time, each worker from its own place, round and round."""
-    steps = spec["stored"] // spec["count"]
+    """Reads `stored` messages from `first` on, `count` at a time, each worker from its own place, round and round."""
+    first, steps = spec.get("first", 0), spec["stored"] // spec["count"]
     requests = [
         pb.PullRequest(
             channel=spec["channels"][0],
             partition=0,
             max_messages=spec["count"],
-            positions=[pb.Position(partition=0, offset=step * spec["count"])],
+            positions=[pb.Position(partition=0, offset=first + step * spec["count"])],
         ).SerializeToString()
         for step in range(steps)
     ]
