@@ -126,6 +126,7 @@ class Trial:
     """Opens crash states and judges them."""
 
     rng: Random
+    options: Options = SMALL
     states: int = 0
     cut: Counter[str] = field(default_factory=Counter)  # operations that power was cut at, by kind
     loop: asyncio.Runner = field(default_factory=asyncio.Runner)
@@ -148,7 +149,7 @@ class Trial:
     def open(self, disk: ModelDisk, history: History) -> Owner:
         """A restart: whatever it finds and serves, it has to keep from then on."""
         try:
-            owner = Owner(disk, History(), self.rng)
+            owner = Owner(disk, History(), self.rng, self.options)
         except (OSError, WalError) as error:
             raise Violation(f"refused to open: {error!r}") from error
         self._check_content(owner.log, disk, history)

@@ -23,7 +23,7 @@ from loguru import logger
 
 from wal.chain import path_of
 from wal.clock import Clock
-from wal.disk import Disk, write_all, write_file
+from wal.disk import FULL, Disk, write_all, write_file
 from wal.errors import CorruptSegment
 from wal.frame import Frame, Salt
 from wal.index import SegmentIndex
@@ -31,7 +31,7 @@ from wal.manifest import MANIFEST, Manifest, SegmentEntry, read_manifest, swap_m
 from wal.reader import damaged
 from wal.record import DAMAGED
 from wal.rewrite import REWRITING, Kept, rewrite
-from wal.segment import SEGMENT_HEADER_BYTES, Gap, SegmentFile, SegmentHeader
+from wal.segment import SEGMENT_HEADER_BYTES, WINDOW_BYTES, Gap, SegmentFile, SegmentHeader
 from wal.space import SPARE, Space
 from wal.tail import Tail, kept, survey
 from wal.watermark import WATERMARK, Mark, WatermarkFile
@@ -39,6 +39,7 @@ from wal.writer import Live, start_segment
 
 QUARANTINE = "quarantine"
 ORPHANS = "orphans"
+_SEAL_ROOM_BYTES = 1 << 10
 
 
 @dataclass(slots=True)
@@ -153,8 +154,8 @@ class _Opening:
             if tail.agrees_with(entry, mark):
                 self.report.was_clean = True
                 return self._go_on(path, entry, tail)
-            if not tail.frames and not tail.corrupt:
-                return self._start_over(path, segment, entry, tail)
+            if not tail.corrupt and not (tail.frames and self.space.has_room(tail.end)):
+                return self._write_again(path, segment, entry, tail)
             return self._copy_forward(segment, entry, tail)
 
     # ------------------------------------------------------------ outcomes
@@ -165,16 +166,26 @@ class _Opening:
             tail.frames, tail.last_sequence, tail.rolling_crc,
         )  # fmt: skip
 
-    def _start_over(self, path: str, segment: SegmentFile, entry: SegmentEntry, tail: Tail) -> Live:
-        """Nothing in it was ever durable: use the file again, from its header on."""
+    def _write_again(self, path: str, segment: SegmentFile, entry: SegmentEntry, tail: Tail) -> Live:
+        """Put the same bytes where they are, and zeros behind them, so that a sync vouches for each.
+
+        As good as a copy while the disk is sound, and it needs no room: for a segment in which nothing was durable
+        yet, and on a disk too full for a copy.
+        """
         if tail.torn is not None:
             self._keep_torn(segment, tail.torn)
+        end = segment.last_nonzero(tail.end)
         fd = self.disk.open(path)
-        self.disk.truncate(fd, SEGMENT_HEADER_BYTES)
-        self.space.with_room(lambda: write_all(self.disk, fd, [entry.header(self.manifest.log_uuid).pack()], 0))
-        self.disk.sync(fd)
-        self.disk.close(fd)
-        return self._go_on(path, entry, Tail(last_sequence=entry.first_sequence - 1))
+        try:
+            write_all(self.disk, fd, [entry.header(self.manifest.log_uuid).pack()], 0)
+            for start in range(SEGMENT_HEADER_BYTES, tail.end, WINDOW_BYTES):
+                window = self.disk.read(segment.fd, min(WINDOW_BYTES, tail.end - start), start)
+                write_all(self.disk, fd, [window], start)
+            write_all(self.disk, fd, [bytes(end - tail.end)], tail.end)
+            self.disk.sync(fd)
+        finally:
+            self.disk.close(fd)
+        return self._go_on(path, entry, tail)
 
     def _copy_forward(self, segment: SegmentFile | None, entry: SegmentEntry, tail: Tail) -> Live:
         if segment is not None and tail.torn is not None:
@@ -187,7 +198,7 @@ class _Opening:
             entry,
             self._kept(segment, entry, tail),
             salt=self.random(8),
-            take=self.space.take,
+            take=lambda path: self.space.take(path, tail.end + _SEAL_ROOM_BYTES),
         )
         live = self._start(sealed)
         chain = [*self.manifest.segments[:-1], sealed, live.entry]
@@ -228,8 +239,14 @@ class _Opening:
         self.report.torn_bytes = torn.size
         path = _free_name(self.disk, self.directory, os.path.basename(segment.path) + ".torn")
         data = self.disk.read(segment.fd, torn.size, torn.position)
-        self.space.with_room(lambda: write_file(self.disk, path, data))
-        self.disk.sync_directory(self.directory)
+        try:
+            self.space.with_room(lambda: write_file(self.disk, path, data))
+            self.disk.sync_directory(self.directory)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self.disk.unlink(path)
+            path = "nothing: the disk is full"
         logger.warning(
             "{}: {} bytes at {} were never durable; kept as {}", segment.path, torn.size, torn.position, path
         )

@@ -43,12 +43,18 @@ class Space:
         return self._disk.free_bytes(self._directory)
 
     def check(self) -> bool:
-        """Look at the disk again and refill what is missing; returns whether space is short."""
-        if self.free_bytes() <= self._soft_free_bytes:
-            self.is_short = True
-        else:
-            self.is_short = not (self._fill_reserve() and self.fill_spare())
+        """Look at the disk again and refill what is missing; returns whether space is short.
+
+        The reserve comes first, also below the soft mark: without it the next start may find no room.
+        """
+        has_reserve = self._fill_reserve()
+        self.is_short = not (has_reserve and self.free_bytes() > self._soft_free_bytes and self.fill_spare())
         return self.is_short
+
+    def has_room(self, size: int) -> bool:
+        """Whether there is room for a file of this size and a new segment, the reserve included."""
+        slack = (self._reserve_bytes - self._segment_bytes) // 2  # for manifests and the like
+        return self.free_bytes() + self._reserved >= size + self._segment_bytes + slack
 
     def fill_spare(self) -> bool:
         """Preallocate the next segment's file; False where the disk is full."""
@@ -56,26 +62,37 @@ class Space:
             self._has_spare = self._allocate(self._path(SPARE), self._segment_bytes)
         return self._has_spare
 
-    def take(self, path: str) -> int:
+    def take(self, path: str, size: int = 0) -> int:
         """A file of zeros for a segment, under this name: the spare, else a new one, else the reserve.
 
-        Where none of them is whole, as much as there is. Raises OSError (disk full) where there is nothing.
+        `size`: what it has to hold, where that is known and may be more than a segment. Where none of them is whole,
+        half of what there is: a manifest has to fit beside it. Raises OSError (disk full) where there is nothing.
         """
-        if self._has_spare:
+        size = max(size, self._segment_bytes)
+        if self._has_spare and size == self._segment_bytes:
             self._has_spare = False
             self._disk.rename(self._path(SPARE), path)
             return self._disk.open(path)
-        if self._allocate(path, self._segment_bytes):
+        if self._allocate(path, size):
             return self._disk.open(path)
         self.is_short = True
         if self._reserved:
-            self._reserved = 0
-            self._disk.rename(self._path(RESERVE), path)
-            return self._disk.open(path)
-        for halvings in range(1, 8):
-            if self._allocate(path, self._segment_bytes >> halvings):
+            return self._take_reserve(path, size)
+        for part in (self._segment_bytes >> halvings for halvings in range(1, 8)):
+            if 2 * part <= self.free_bytes() and self._allocate(path, part):
                 return self._disk.open(path)
         raise OSError(errno.ENOSPC, "no space for a segment", path)
+
+    def _take_reserve(self, path: str, size: int) -> int:
+        """What is more than a segment becomes free, for what has to be written beside it."""
+        self._reserved = 0
+        self._disk.rename(self._path(RESERVE), path)
+        # Should a crash undo the new name, the old one must not lead to what is written next.
+        self._disk.sync_directory(self._directory)
+        fd = self._disk.open(path)
+        if self._disk.size(fd) > size:
+            self._disk.truncate(fd, size)
+        return fd
 
     def with_room(self, act: Callable[[], T]) -> T:
         """Run something that writes a small file, giving up slices of the reserve while the disk is full."""
@@ -89,7 +106,8 @@ class Space:
                 self._cut_reserve(self._reserved - _SLICE_BYTES)
 
     def _fill_reserve(self) -> bool:
-        if self._reserved < self._reserve_bytes and self._allocate(self._path(RESERVE), self._reserve_bytes):
+        missing = self._reserve_bytes - self._reserved
+        if 0 < missing <= self.free_bytes() and self._allocate(self._path(RESERVE), self._reserve_bytes):
             self._reserved = self._reserve_bytes
         return self._reserved >= self._reserve_bytes
 

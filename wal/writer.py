@@ -334,7 +334,8 @@ class Writer:
             self._space.fill_spare()
 
     def _unlink_retired(self) -> None:
-        before = self._clock.now_us() - self._retire_grace_us
+        # Short of space, room for acks counts more than readers who have not opened an old segment yet.
+        before = self._clock.now_us() - (0 if self._space.is_short else self._retire_grace_us)
         over = [retired for retired in self.manifest.retired if retired.since_us <= before]
         if not over:
             return
