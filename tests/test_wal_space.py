@@ -13,17 +13,20 @@ from loguru import logger
 from modeldisk import ModelDisk
 from powercut import DIRECTORY, SMALL, History, Owner, Trial, Violation
 
+import wal.space
 from wal.errors import DiskFull, LogBusy, LogFailed
 from wal.recovery import _Opening
-from wal.space import RESERVE, SPARE
+from wal.space import RESERVE, SPARE, Space
 from wal.writer import Live
 
-# What a manifest needs must be little beside the reserve, as it is in life.
+# What a manifest needs is little beside the reserve, as in life.
 ROOMY = replace(SMALL, snapshot_bytes=8192)
+SLICE_BYTES = 1024
 
 
 @pytest.fixture
-def trial() -> Iterator[Trial]:
+def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
+    monkeypatch.setattr(wal.space, "_SLICE_BYTES", SLICE_BYTES)
     logger.disable("wal")
     trial = Trial(Random(6), ROOMY)
     with trial.loop:
@@ -167,6 +170,21 @@ def test_a_segment_that_is_written_again_in_place_without_a_sync_is_caught(
 
     monkeypatch.setattr(_Opening, "_write_again", write_again)
     with pytest.raises(Violation, match="were safe"):
+        cut_on_a_full_disk(trial)
+
+
+def test_a_reserve_that_is_used_before_its_new_name_is_durable_is_caught(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Space._take_reserve
+
+    def take_reserve(self: Space, path: str, size: int) -> int:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self._disk, "sync_directory", lambda path: None)
+            return whole(self, path, size)
+
+    monkeypatch.setattr(Space, "_take_reserve", take_reserve)
+    with pytest.raises(AssertionError, match="the reserve holds something"):
         cut_on_a_full_disk(trial)
 
 
