@@ -12,10 +12,11 @@ is a method in a request, a status in an answer, or one of the control codes fro
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 MAGIC: Final = b"mqwire\r\n"  # first bytes in both directions; no HTTP, TLS or text protocol begins like this
-VERSION: Final = 1
+VERSION: Final = 1  # the highest that is spoken here
+OLDEST_VERSION: Final = 1
 HEADER_BYTES: Final = 12
 
 CONTROL: Final = 0x8000  # codes from here on are not methods, nor statuses
@@ -83,15 +84,14 @@ STATUS: Final[dict[str, int]] = {
     "UNAUTHENTICATED": 16,
 }
 
+# The most of an announced frame that is set aside before its bytes are there: so many times what came of it.
+GROWTH: Final = 4
+
 _HEADER = struct.Struct("<IIHH")
 pack_header = _HEADER.pack
 
-
-class Frame(NamedTuple):
-    id: int
-    code: int
-    flags: int
-    payload: bytes
+Frame = tuple[int, int, int, bytes]
+"""id, code, flags, payload. A plain tuple: one is made for every message."""
 
 
 class FrameTooLong(Exception):
@@ -104,19 +104,26 @@ def pack(id_: int, code: int, flags: int = 0, payload: bytes = b"") -> bytes:
 
 
 class Inbox:
-    """Puts a stream of bytes together to frames, reading each byte into its final place where it can.
+    """Puts a stream of bytes together to frames, reading large ones into their final place.
 
     The scratch buffer may be shared by all connections of a thread: between two reads an inbox keeps only the bytes of
-    an unfinished frame, so that an idle connection holds none.
+    an unfinished frame, so that an idle connection holds none. A length that was only announced costs nothing: memory
+    follows the bytes that came.
     """
 
-    __slots__ = ("_filled", "_partial", "_scratch", "max_bytes")
+    __slots__ = ("_filled", "_partial", "_scratch", "_whole", "max_bytes")
 
     def __init__(self, scratch: bytearray, max_bytes: int) -> None:
         self.max_bytes = max_bytes  # of a payload
         self._scratch = scratch
         self._partial: bytearray | None = None  # an unfinished frame
         self._filled = 0  # how much of it is there
+        self._whole = 0  # how long it will be; a header's length while not even that is known
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that an unfinished frame takes."""
+        return 0 if self._partial is None else len(self._partial)
 
     def room(self) -> memoryview:
         """Where the next bytes are to be read to."""
@@ -126,38 +133,54 @@ class Inbox:
 
     def received(self, count: int) -> list[Frame]:
         """So many bytes were read; the frames that are whole now. Raises FrameTooLong."""
-        if self._partial is None:
-            return self._split(self._scratch, count)
+        partial = self._partial
+        if partial is None:
+            return self._split(bytes(memoryview(self._scratch)[:count]))
         self._filled += count
-        if self._filled < len(self._partial):
+        if self._filled < len(partial):
             return []
-        whole, self._partial = self._partial, None
-        return self._split(whole, self._filled)
+        if len(partial) == HEADER_BYTES < self._read_whole(partial) or len(partial) < self._whole:
+            self._grow(partial)
+            return []
+        self._partial = None
+        length, id_, code, flags = _HEADER.unpack_from(partial)
+        return [(id_, code, flags, bytes(memoryview(partial)[HEADER_BYTES:]))]
 
-    def _split(self, buffer: bytearray, end: int) -> list[Frame]:
+    def _split(self, data: bytes) -> list[Frame]:
         frames: list[Frame] = []
         unpack, most = _HEADER.unpack_from, self.max_bytes
-        start = 0
-        with memoryview(buffer) as view:
-            while end - start >= HEADER_BYTES:
-                length, id_, code, flags = unpack(buffer, start)
-                if length > most:
-                    raise FrameTooLong(f"a frame of {length} bytes, {most} are allowed")
-                stop = start + HEADER_BYTES + length
-                if stop > end:
-                    break
-                frames.append(Frame(id_, code, flags, bytes(view[start + HEADER_BYTES : stop])))
-                start = stop
-            self._keep(view[start:end])
+        start, end = 0, len(data)
+        while (body := start + HEADER_BYTES) <= end:
+            length, id_, code, flags = unpack(data, start)
+            if length > most:
+                raise FrameTooLong(f"a frame of {length} bytes, {most} are allowed")
+            stop = body + length
+            if stop > end:
+                break
+            frames.append((id_, code, flags, data[body:stop]))
+            start = stop
+        if start < end:
+            self._keep(data[start:])
         return frames
 
-    def _keep(self, rest: memoryview) -> None:
-        size = len(rest)
-        if not size:
-            return
-        whole = HEADER_BYTES
-        if size >= HEADER_BYTES:
-            whole += int.from_bytes(rest[:4], "little")
-        self._partial = bytearray(whole)
-        self._partial[:size] = rest
-        self._filled = size
+    def _keep(self, rest: bytes) -> None:
+        """The beginning of a frame, perhaps not even its header."""
+        self._filled = len(rest)
+        self._partial = bytearray(rest)
+        if len(rest) < HEADER_BYTES:
+            self._whole = HEADER_BYTES
+            self._partial.extend(bytes(HEADER_BYTES - len(rest)))
+        else:
+            self._read_whole(rest)
+            self._grow(self._partial)
+
+    def _read_whole(self, header: bytes | bytearray) -> int:
+        length = int.from_bytes(header[:4], "little")
+        if length > self.max_bytes:
+            raise FrameTooLong(f"a frame of {length} bytes, {self.max_bytes} are allowed")
+        self._whole = HEADER_BYTES + length
+        return self._whole
+
+    def _grow(self, partial: bytearray) -> None:
+        """Make room for more, in proportion to what is there. A new buffer: a view of the old one may be out."""
+        self._partial = partial + bytes(min(self._whole, GROWTH * max(self._filled, 1 << 10)) - len(partial))

@@ -29,7 +29,7 @@ LAYERS = [
     {"wal.spark"},
     {"wal"},
     # the broker
-    {"mq.pb", "mq.errors", "mq.units"},
+    {"mq.pb", "mq.errors", "mq.units", "mq.wire"},
     {"mq.config", "mq.variable"},
     {"mq.command", "mq.reply", "mq.limits"},
     {"mq.channel", "mq.group"},
@@ -48,8 +48,8 @@ LAYERS = [
 # All that these may import of the project beside themselves, where the layer alone would allow more.
 ONLY = {
     "wal.spark": {"wal.errors", "wal.frame", "wal.record", "wal.pb"},
-    "mq.doors": {"mq.errors", "mq.config", "mq.limits", "mq.pb", "mq.service"},
-    "mq.client": {"mq.errors", "mq.pb"},  # usable without the broker
+    "mq.doors": {"mq.errors", "mq.config", "mq.limits", "mq.pb", "mq.service", "mq.wire"},
+    "mq.client": {"mq.errors", "mq.pb", "mq.wire"},  # usable without the broker
     "mq": {"mq.errors", "mq.client"},
 }
 
@@ -72,7 +72,7 @@ OF_WAL = {
 # Commands and bytes go in, values come out: no files, no clock, no loop, no luck, no logger.
 PURE = {
     "wal.errors", "wal.frame", "wal.record",
-    "mq.errors", "mq.units", "mq.command", "mq.reply", "mq.limits", "mq.channel", "mq.group", "mq.state",
+    "mq.errors", "mq.units", "mq.wire", "mq.command", "mq.reply", "mq.limits", "mq.channel", "mq.group", "mq.state",
 }  # fmt: skip
 IMPURE = {
     "asyncio", "concurrent", "io", "logging", "loguru", "multiprocessing", "os", "random", "secrets",
