@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from wal.errors import LogLocked
@@ -86,6 +87,9 @@ class DirectDisk:
                 if not os.path.isdir(made):
                     raise
             self.sync_directory(os.path.dirname(made))
+        if not missing:  # whoever made it (an operator, a process that was killed) may not have synced its name
+            with suppress(OSError):  # its parent need not be ours to open
+                self.sync_directory(os.path.dirname(os.path.abspath(path)))
 
     def lock(self, path: str) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
