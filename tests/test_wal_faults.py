@@ -14,6 +14,7 @@ import pytest
 from loguru import logger
 from modeldisk import SHORT, ModelDisk
 from powercut import DIRECTORY, History, Owner, Trial, Violation
+from test_wal_planted_bugs import tail_not_copied_forward
 
 from wal.errors import LogClosed, LogFailed, WalError
 
@@ -183,3 +184,15 @@ def test_after_a_failed_write_the_file_is_cut_back_to_the_last_good_byte(trial: 
             live = attempt.owner.log._writer._live
             if attempt.path == f"{DIRECTORY}/{live.entry.name('.wal')}":
                 assert not any(attempt.disk.names[attempt.path].cache[live.position :])
+
+
+def test_going_on_in_a_file_whose_sync_failed_is_caught(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads well, the next sync says that all is well, and a power cut shows that it never was."""
+    tail_not_copied_forward(monkeypatch)
+
+    def reopen_after_failed_syncs() -> None:
+        for attempt in attempts(trial, "sync", errno.EIO):
+            check_next_opening(trial, attempt)
+
+    with pytest.raises(Violation, match="were safe"):
+        reopen_after_failed_syncs()
