@@ -140,6 +140,8 @@ class Group:
 
     def forget(self, partition: int, before: int) -> None:
         """End what is out below an offset: it was trimmed, or the group was moved."""
+        for receipt in [receipt for receipt, lease in self._acked.items() if lease.partition == partition]:
+            del self._acked[receipt]
         for lease in [lease for lease in self.leases.values() if lease.partition == partition and lease.start < before]:
             self.settle(lease, lease.held.within(0, before), acked=False)
 

@@ -25,7 +25,7 @@ Held = list[tuple[Lease, Ranges]]
 
 
 def decide_ack(state: State, command: Ack, now: int) -> Decision:
-    records, settle = plan_ack(state, command, now)
+    records, settle = plan_ack(state, command, now, again=True)
     return Decision(records, AckReply(settle()))
 
 
@@ -43,10 +43,13 @@ class Settling:
         return self._messages
 
 
-def plan_ack(state: State, command: Ack, now: int) -> tuple[list[Record], Settling]:
-    """The records of an ack, and what to call when it is to take place. Raises LeaseLost; changes nothing."""
+def plan_ack(state: State, command: Ack, now: int, *, again: bool) -> tuple[list[Record], Settling]:
+    """The records of an ack, and what to call when it is to take place. Raises LeaseLost; changes nothing.
+
+    `again`: what this holder has acked before may be acked once more, to no effect.
+    """
     channel, group = _group(state, command, now)
-    held = [group.holding(command.member, receipt, acked_is_fine=True) for receipt in command.receipts]
+    held = [group.holding(command.member, receipt, acked_is_fine=again) for receipt in command.receipts]
     done: dict[int, RangeSet] = {}
     for lease, ranges in held:
         for start, end in ranges:

@@ -36,7 +36,8 @@ def decide_transact(state: State, command: Transact, now: int) -> Decision:
         replies.append(reply)
     settlings: list[Settling] = []
     for ack in command.acks:
-        made, settling = plan_ack(state, ack, now)
+        # A repeated ack would be a repeated transaction: its publishes must not be stored twice.
+        made, settling = plan_ack(state, ack, now, again=False)
         records += made
         settlings.append(settling)
     for settling in settlings:
