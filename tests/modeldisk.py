@@ -17,11 +17,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
+from typing import Any
 
 from modelfile import Choose, Inode, chance
 
+from wal.disk import Disk
 from wal.errors import LogLocked
 
+UNLIMITED = 1 << 40
 SHORT = -1  # a fault: the write takes only a part
 
 
@@ -36,7 +39,7 @@ Change = dict[str, Inode | None]  # names that change together: two of them in a
 class ModelDisk:
     """Implements `wal.disk.Disk`."""
 
-    def __init__(self, capacity: int = 1 << 40) -> None:
+    def __init__(self, capacity: int = UNLIMITED) -> None:
         root = Inode(is_directory=True)
         self.names: Names = {"/": root}
         self.durable_names: Names = {"/": root}
@@ -236,6 +239,8 @@ class ModelDisk:
             _apply(change, self.durable_names)
 
     def free_bytes(self, path: str) -> int:
+        if self.capacity == UNLIMITED:
+            return UNLIMITED
         inodes = {id(inode): inode for inode in (*self.names.values(), *self.files.values())}
         return max(0, self.capacity - sum(len(inode.cache) for inode in inodes.values()))
 
@@ -281,6 +286,22 @@ class ModelDisk:
         if fd not in self.files:
             raise _error(errno.EBADF)
         return self.files[fd]
+
+
+class Unsynced:
+    """A disk as a careless program uses it: it never syncs."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def sync(self, fd: int) -> None:
+        pass
+
+    def sync_directory(self, path: str) -> None:
+        pass
 
 
 def _apply(change: Change, names: Names) -> None:

@@ -1,9 +1,9 @@
 """A harness that drives a log on the model disk and cuts the power before every operation that changes something.
 
-`Workload` appends, rotates, snapshots, closes, is killed and opens again, all by a seeded generator. Ahead of each
-storage operation it forks the disk into the states that a restart might find, and `Trial` opens each of them: it has
-to open without a word about damage, hold everything that was ever reported synced or served by an earlier opening,
-byte for byte and without holes, hold nothing that was not appended, and take new records that survive as well.
+`Workload` appends, rotates, snapshots, installs, closes, is killed and opens again, all by a seeded generator. Ahead
+of each storage operation it forks the disk into the states that a restart might find, and `Trial` opens each of them:
+it has to open without a word about damage, hold everything that was ever reported synced or served by an earlier
+opening, byte for byte and without holes, hold nothing that was not appended, and take new records that survive too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
+from logowner import DIRECTORY, SMALL, History, Owner, Violation, content_of
 from loguru import logger
 from modeldisk import ModelDisk, PowerCut
 
@@ -20,105 +21,7 @@ from wal.chain import walk_chain
 from wal.errors import WalError
 from wal.filelog import FileLog, Options
 from wal.frame import Frame
-from wal.record import PUBLISHED, ChannelSnapshot, Published, Record, SnapshotBegin, SnapshotEnd, encode
-
-DIRECTORY = "/data/log"
-SMALL = Options(
-    segment_bytes=2048,
-    bytes_per_sync=1500,
-    queue_bytes=1 << 20,
-    max_record_bytes=8192,
-    snapshot_bytes=1024,
-    soft_free_bytes=0,
-    retire_grace_us=0,
-)
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
-
-
-def content_of(record: Record) -> tuple[int, bytes]:
-    type_, pieces, *_ = encode(record)
-    return type_, b"".join(pieces)
-
-
-class HandClock:
-    """A clock that a test turns."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def now_us(self) -> int:
-        return int(self.seconds * 1e6)
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-
-@dataclass
-class History:
-    """What was appended, and how much of it nobody may lose."""
-
-    contents: list[tuple[int, bytes]] = field(default_factory=list)  # type and payload; item i has sequence i + 1
-    offsets: list[int] = field(default_factory=lambda: [0, 0])  # next one of each partition
-    floor: int = 0  # sequence up to which it was reported synced, or served after an opening
-
-    def up_to(self, last: int) -> History:
-        """The history as a process knows it that found `last` records and served them."""
-        kept = self.contents[:last]
-        offsets = [0, 0]
-        for type_, payload in kept:
-            if type_ == PUBLISHED:
-                published = Published.FromString(payload)
-                offsets[published.partition] = published.base_offset + published.count
-        return History(kept, offsets, last)
-
-
-class Owner:
-    """A process that owns a log, and writes down what it appended and what it was told."""
-
-    def __init__(self, disk: ModelDisk, history: History, rng: Random, options: Options = SMALL) -> None:
-        self.disk, self.history, self.rng = disk, history, rng
-        self.clock = HandClock()
-        self.log = FileLog.open(
-            DIRECTORY, options, disk=disk, clock=self.clock, random=rng.randbytes, is_threaded=False
-        )
-        self.failures: list[BaseException] = []
-        self.log.start(self._on_marks, self.failures.append)
-
-    def _on_marks(self, written: int, synced: int) -> None:
-        if not synced <= written <= len(self.history.contents):
-            raise Violation(f"marks {written}, {synced} after {len(self.history.contents)} records")
-        self.history.floor = max(self.history.floor, synced)
-
-    def append(self, records: list[Record], *, sync: bool = True, essential: bool = False) -> None:
-        last = self.log.append(records, sync=sync, essential=essential)
-        for record in records:
-            type_, pieces, _ = encode(record)
-            self.history.contents.append((type_, b"".join(pieces)))
-        if last != len(self.history.contents):
-            raise Violation(f"append gave {last} to record {len(self.history.contents)}")
-
-    def publish(self, count: int = 1, *, sync: bool = True, size: int = 0, essential: bool = False) -> None:
-        self.append([self._published(size) for _ in range(count)], sync=sync, essential=essential)
-
-    def _published(self, size: int) -> Published:
-        partition = self.rng.randrange(2)
-        base, count = self.history.offsets[partition], self.rng.randint(1, 3)
-        self.history.offsets[partition] += count
-        batch = self.rng.randbytes(size or self.rng.choice((1, 20, 90, 200, 480)))
-        return Published(channel_id=1, partition=partition, base_offset=base, count=count, batch=batch)
-
-    def snapshot(self, *, between: bool) -> None:
-        """A run of snapshot records, with other records between them or not."""
-        self.append([SnapshotBegin(channel_ids=[1])], sync=False, essential=True)
-        begin = self.log.last_sequence
-        if between:
-            self.publish(2, sync=False, essential=True)
-            self.log.pump()
-        self.append([ChannelSnapshot(channel_id=1, name="x" * self.rng.randint(1, 300))], essential=True)
-        self.append([SnapshotEnd(begin_sequence=begin)], essential=True)
+from wal.record import PUBLISHED, Published, SnapshotBegin
 
 
 @dataclass
@@ -255,7 +158,7 @@ class Workload:
     def _step(self) -> None:
         owner, rng = self.owner, self.rng
         owner.clock.seconds += rng.choice((0, 0, 0.3))
-        match rng.choices(range(8), (6, 3, 3, 2, 1, 1, 1, 1))[0]:
+        match rng.choices(range(9), (6, 3, 3, 2, 1, 1, 1, 1, 1))[0]:
             case 0:
                 owner.publish(sync=True)
             case 1:
@@ -277,6 +180,8 @@ class Workload:
             case 7:
                 self.disk.kill()
                 self.owner = self._open(owner.history)
+            case 8:
+                owner.install()
         self.owner.log.pump()
 
 

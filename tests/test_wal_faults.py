@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
+from logowner import DIRECTORY, History, Owner, Violation
 from loguru import logger
 from modeldisk import SHORT, ModelDisk
-from powercut import DIRECTORY, History, Owner, Trial, Violation
+from powercut import Trial
 from test_wal_planted_bugs import tail_not_copied_forward
 
 from wal.errors import LogClosed, LogFailed, WalError

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from modeldisk import ModelDisk
-from powercut import Violation, search
+from logowner import Violation
+from modeldisk import ModelDisk, Unsynced
+from powercut import search
 
+import wal.filelog
 import wal.manifest
 import wal.recovery
 import wal.writer
@@ -121,26 +123,10 @@ def copy_not_synced(patch: pytest.MonkeyPatch) -> None:
     whole = SealedWriter.seal
 
     def seal(self: SealedWriter) -> int:
-        self.disk = _Unsynced(self.disk)  # type: ignore[assignment]
+        self.disk = Unsynced(self.disk)
         return whole(self)
 
     patch.setattr(SealedWriter, "seal", seal)
-
-
-class _Unsynced:
-    """A disk that is never synced."""
-
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._disk, name)
-
-    def sync(self, fd: int) -> None:
-        pass
-
-    def sync_directory(self, path: str) -> None:
-        pass
 
 
 def watermark_before_sync(patch: pytest.MonkeyPatch) -> None:
@@ -182,9 +168,14 @@ def new_segment_without_a_durable_name(patch: pytest.MonkeyPatch) -> None:
     whole = wal.writer.start_segment
 
     def start(disk: Disk, *arguments: object, **named: object) -> Live:
-        return whole(_Unsynced(disk), *arguments, **named)  # type: ignore[arg-type]
+        return whole(Unsynced(disk), *arguments, **named)  # type: ignore[arg-type]
 
     patch.setattr(wal.writer, "start_segment", start)
+
+
+def rewritten_segments_installed_without_sync(patch: pytest.MonkeyPatch) -> None:
+    whole = wal.filelog.place
+    patch.setattr(wal.filelog, "place", lambda disk, *arguments: whole(Unsynced(disk), *arguments))
 
 
 def torn_tail_not_cut(patch: pytest.MonkeyPatch) -> None:
@@ -213,6 +204,7 @@ BUGS: list[Plant] = [
     manifest_not_synced_before_its_rename,
     manifest_swapped_without_directory_sync,
     new_segment_without_a_durable_name,
+    rewritten_segments_installed_without_sync,
     torn_tail_not_cut,
 ]
 

@@ -9,9 +9,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from logowner import DIRECTORY, SMALL, History, Owner, Violation
 from loguru import logger
 from modeldisk import ModelDisk
-from powercut import DIRECTORY, SMALL, History, Owner, Trial, Violation
+from powercut import Trial
 
 import wal.space
 from wal.errors import DiskFull, LogBusy, LogFailed
@@ -36,6 +37,7 @@ def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
 
 def fill(disk: ModelDisk) -> None:
     """Somebody else takes every free byte."""
+    disk.capacity = 1 << 30
     disk.capacity -= disk.free_bytes("")
 
 

@@ -6,8 +6,8 @@ import asyncio
 from random import Random
 
 import pytest
+from logowner import DIRECTORY, History, Owner
 from modeldisk import ModelDisk
-from powercut import DIRECTORY, History, Owner
 
 import wal.index
 import wal.reader
