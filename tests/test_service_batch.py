@@ -1,13 +1,14 @@
 """Published batches at the edge: counted and checked without an object for each message."""
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mq.errors import InvalidArgument, MessageTooLarge
 from mq.pb import mq_pb2 as pb
 from mq.pb import raw_pb2 as raw
-from mq.service.batch import check, of_one, varint
+from mq.service.batch import check, of_one, split, varint
 from mq.service.edge import Edge
 
 EDGE = Edge()
@@ -50,6 +51,42 @@ def test_random_bytes_are_counted_or_refused_and_both_paths_agree(data: bytes) -
     assert results[0] == results[1]
     if results[0] > 0:
         assert len(pb.Batch.FromString(data).messages) == results[0]
+
+
+requests = st.builds(
+    raw.PublishBatchRequest,
+    channel=st.text(max_size=200),
+    partition=st.none() | st.integers(0, 2**32 - 1),
+    producer_id=st.text(max_size=5),
+    sequence=st.integers(0, 2**64 - 1),
+    deliver_at_us=st.integers(-(2**63), 2**63 - 1),
+    batch=st.binary(max_size=300),
+)
+
+
+@given(requests)
+def test_a_request_is_split_into_what_parsing_it_would_give(request: raw.PublishBatchRequest) -> None:
+    parts = split(request.SerializeToString())
+    if parts is None:
+        assert not request.batch
+    else:
+        head = raw.PublishBatchRequest.FromString(parts[0])
+        assert not head.batch
+        head.batch = parts[1]
+        assert head == request
+
+
+@given(st.binary(max_size=60) | requests.map(lambda request: request.SerializeToString()), st.binary(max_size=5))
+def test_splitting_odd_bytes_gives_nothing_or_what_parsing_them_gives(data: bytes, more: bytes) -> None:
+    parts = split(data + more)
+    if parts is not None:
+        try:
+            head = raw.PublishBatchRequest.FromString(parts[0])
+        except DecodeError:
+            return
+        whole = raw.PublishBatchRequest.FromString(data + more)
+        head.batch = parts[1]
+        assert head == whole
 
 
 @pytest.mark.parametrize("size", [2_000, 2_000_000])

@@ -19,6 +19,28 @@ _MESSAGE_TAG = b"\x0a"  # Batch.messages = 1
 _CONTENT_TAG = b"\x0a"  # BatchMessage.content = 1
 _KEY_TAG = b"\x12"  # BatchMessage.key = 2
 _HEADER_TAG = b"\x1a"  # BatchMessage.headers = 3
+_BATCH_TAG = 0x7A  # PublishBatchRequest.batch = 15
+
+
+def split(request: bytes) -> tuple[bytes, bytes] | None:
+    """A PublishBatchRequest without its batch, and the batch: spares the copy that parsing the whole would make.
+
+    None where the batch is not the last field, as it is from every generated client, or anything looks odd.
+    """
+    at, size = 0, len(request)
+    while at < size:
+        tag = request[at]
+        if tag == _BATCH_TAG:
+            length, start = _read_varint(request, at + 1)
+            return (request[:at], request[start:]) if start + length == size else None
+        if tag & 0x87 == 0x02:
+            length, at = _read_varint(request, at + 1)
+            at += length
+        elif tag & 0x87 == 0x00:
+            _, at = _read_varint(request, at + 1)
+        else:
+            return None
+    return None
 
 
 def check(batch: bytes, edge: Edge) -> int:
@@ -72,6 +94,17 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number and where it ends; past the end of the data it ends past it, too."""
+    value = shift = 0
+    for at in range(at, min(at + 10, len(data))):  # noqa: B020
+        value |= (data[at] & 0x7F) << shift
+        if data[at] < 0x80:
+            return value, at + 1
+        shift += 7
+    return value, len(data) + 1
 
 
 _SMALL = [bytes([value]) for value in range(0x80)]

@@ -42,9 +42,10 @@ def publish(request: bytes, edge: Edge) -> command.Publish:
 
 def publish_batch(request: bytes, edge: Edge) -> command.Publish:
     _check_size(request, edge)
-    message = parse(raw.PublishBatchRequest, request)
+    head, content = batch.split(request) or (request, b"")
+    message = parse(raw.PublishBatchRequest, head)
     checks.channel(message.channel)
-    content = message.batch
+    content = content or message.batch
     return _publish(message, content, batch.check(content, edge))
 
 
