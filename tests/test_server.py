@@ -4,13 +4,12 @@ import asyncio
 import errno
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from process import DEADLINE, Process, wait_until
 
 import mq.server
 from mq.config import Config
@@ -26,51 +26,7 @@ from mq.pb import mq_pb2_grpc
 from mq.testing import broker
 from wal import MemoryLog
 
-DEADLINE = 30.0
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)
-
-
-class Process:
-    """`mq serve` in a directory of its own, with nothing in its environment but what a test gives it."""
-
-    def __init__(self, directory: Path, *arguments: str, **variables: str) -> None:
-        settings = {"PATH": os.environ["PATH"], "WAL_SEGMENT_SIZE": "8MiB", "SERVER_PORT": "0", **variables}
-        command = [sys.executable, "-m", "mq.cli", "serve", *arguments]
-        self.process = subprocess.Popen(command, env=settings, cwd=directory, stderr=subprocess.PIPE, text=True)
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as stream:
-            for line in stream:
-                self.lines.append(line.rstrip("\n"))
-
-    @property
-    def output(self) -> str:
-        return "\n".join(self.lines)
-
-    def wait_for_port(self) -> int:
-        wait_until(lambda: "listening on" in self.output or self.process.poll() is not None)
-        found = re.search(r"listening on \S+:(\d+)", self.output)
-        assert found, self.output
-        return int(found[1])
-
-    def signal(self, number: int = signal.SIGTERM) -> None:
-        self.process.send_signal(number)
-
-    def wait(self) -> int:
-        code = self.process.wait(DEADLINE)
-        self._reader.join(DEADLINE)
-        return code
 
 
 @contextmanager
