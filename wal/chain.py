@@ -64,7 +64,8 @@ def walk_entry(
             yield Gap(position, max(entry.size, position), expected, last, "the segment ends before its seal")
     elif not has_gap and (seal.frames, seal.rolling_crc) != (len(crcs), roll(0, crcs)):
         reason = f"the seal speaks of {seal.frames} frames, and not of the {len(crcs)} that are here"
-        yield Gap(position, position, entry.first_sequence, entry.last_sequence, reason)
+        # whole frames are gone or doubled, and that may be anywhere
+        yield Gap(SEGMENT_HEADER_BYTES, position, entry.first_sequence, entry.last_sequence, reason)
 
 
 def missing_gap(entry: SegmentEntry, reason: str) -> Gap:

@@ -76,9 +76,17 @@ class SegmentIndex:
         at = bisect_right(self._mark_sequences, sequence) - 1
         return (self._mark_sequences[at], self._mark_positions[at]) if at >= 0 else (0, SEGMENT_HEADER_BYTES)
 
+    def places(self) -> set[tuple[tuple[int, int], int, int]]:
+        """Partition, base offset and position of every frame."""
+        return {
+            (key, base, position)
+            for key, places in self.partitions.items()
+            for base, position in zip(places.bases, places.positions, strict=True)
+        }
+
     def summary(self) -> Summary:
         last_ends = {key: places.ends[-1] for key, places in self.partitions.items()}
-        return Summary(last_ends, [gap.position for gap in self.gaps])
+        return Summary(last_ends, [place for gap in self.gaps for place in (gap.position, gap.end)])
 
     def pack(self, salt: bytes, segment_bytes: int) -> bytes:
         """A summary with its own CRC, then the arrays with theirs: a look-up over many segments reads the first."""
@@ -127,7 +135,7 @@ class Summary:
     """What a search over many segments needs to know of one."""
 
     last_ends: dict[tuple[int, int], int]  # the end offset of each partition's last frame
-    gaps: list[int]  # positions
+    gaps: list[int]  # where each starts and ends
 
 
 def summary_bytes(prefix: bytes) -> int:
@@ -151,7 +159,8 @@ def unpack_summary(data: bytes, salt: bytes, segment_bytes: int) -> Summary | No
         channel_id, partition, _, last_end = _PARTITION.unpack_from(data, position)
         last_ends[channel_id, partition] = last_end
         position += _PARTITION.size
-    return Summary(last_ends, [_GAP.unpack_from(data, position + at * _GAP.size)[0] for at in range(gaps)])
+    places = [_GAP.unpack_from(data, position + at * _GAP.size)[:2] for at in range(gaps)]
+    return Summary(last_ends, [place for both in places for place in both])
 
 
 def build_index(items: Iterable[Frame | Gap]) -> SegmentIndex:

@@ -61,6 +61,7 @@ class Reader:
         self._live_end = 0  # what of the live segment is synced; its index knows more than that
         self._indexes: OrderedDict[str, SegmentIndex] = OrderedDict()
         self._catalog: _Catalog | None = None
+        self._renewed: set[str] = set()  # segments whose index was compared with the log after it led nowhere
 
     # ------------------------------------------------------------ the chain
 
@@ -123,13 +124,19 @@ class Reader:
                             if found:
                                 return found
                             raise CorruptSegment(segment.path, here[1], "damage hides offsets", _HINT, (offset, base))
-                    frame = self._frame(segment, here[1], (base, end), bool(found))
-                    if frame is None or frame.sequence > synced:
-                        return found
+                    try:
+                        frame, published = self._fetch(segment, here[1], key, end)
+                    except CorruptSegment as error:
+                        is_renewed = self._renew(entry, segment, index)
+                        if found:
+                            return found
+                        if is_renewed:
+                            return self.read(channel_id, partition, offset, max_bytes, synced)
+                        raise CorruptSegment(error.path, here[1], error.reason, error.hint, (base, end)) from None
                     max_bytes -= len(frame.payload)
-                    if found and max_bytes < 0:
+                    if frame.sequence > synced or (found and max_bytes < 0):
                         return found
-                    found.append(_publish_with(frame, key, end))
+                    found.append(published)
                     offset, previous = end, here
         return found
 
@@ -150,14 +157,28 @@ class Reader:
             return (-1, 0)
         return catalog.order.get(entry.name(self._manifest.extension), -1), places.positions[-1]
 
-    def _frame(self, segment: SegmentFile, position: int, offsets: tuple[int, int], may_stop: bool) -> Frame | None:
-        """The frame; None where it is damaged and there is something to return before it."""
-        try:
-            return segment.frame_at(position)
-        except CorruptSegment as error:
-            if may_stop:
-                return None
-            raise CorruptSegment(error.path, position, error.reason, error.hint, offsets) from None
+    def _fetch(self, segment: SegmentFile, position: int, key: tuple[int, int], end: int) -> tuple[Frame, Published]:
+        """The frame that an index names, and the publish in it that ends with an offset. Raises CorruptSegment."""
+        frame = segment.frame_at(position)
+        for published in published_in(_decoded(frame, segment.path)):
+            if (published.channel_id, published.partition, end_offset(published)) == (*key, end):
+                return frame, published
+        raise CorruptSegment(segment.path, position, "another frame lies here than was written", _HINT)
+
+    def _renew(self, entry: SegmentEntry, segment: SegmentFile, old: SegmentIndex) -> bool:
+        """A frame is not where the index says: once, look where they all are now. True where any has moved."""
+        name = entry.name(self._manifest.extension)
+        if not entry.is_sealed or name in self._renewed:
+            return False
+        self._renewed.add(name)
+        index = build_index(walk_entry(segment, entry))
+        if index.places() <= old.places():
+            return False  # what is left is in its place: the old index still knows best what is lost
+        self._save(entry, index)
+        with self._lock:
+            self._remember(name, index)
+            self._catalog = None
+        return True
 
     def _segments_from(
         self, key: tuple[int, int], offset: int
@@ -320,10 +341,3 @@ def _decoded(frame: Frame, path: str) -> Message | Unknown:
         return decode(frame.type, frame.payload)
     except DecodeError:
         raise CorruptSegment(path, frame.position, "the record can't be decoded", _HINT) from None
-
-
-def _publish_with(frame: Frame, key: tuple[int, int], end: int) -> Published:
-    for published in published_in(decode(frame.type, frame.payload)):
-        if (published.channel_id, published.partition, end_offset(published)) == (*key, end):
-            return published
-    raise WalError(f"the index names offsets up to {end} in frame {frame.sequence}, which does not hold them")

@@ -148,7 +148,7 @@ class SegmentFile:
                     if follower is not None and follower.sequence <= frame.sequence:
                         break
                 if displaced:
-                    yield from _never_met(displaced, frame.sequence)
+                    yield from _never_met(displaced, frame.position, frame.sequence)
                 yield frame
                 expected = frame.sequence + 1
                 position = end_of_frame
@@ -158,38 +158,38 @@ class SegmentFile:
             if nonzero == window.size:
                 break
             searched = max(position, nonzero - FRAME_BYTES)
-            resumed, highest = self._resume(window, searched, expected, is_dense, displaced)
+            resumed, highest, furthest = self._resume(window, searched, expected, is_dense, displaced)
             if resumed is None:
-                end_of_gap = min(window.size, self.last_nonzero(position))
+                end_of_gap = min(window.size, max(furthest, self.last_nonzero(position)))
                 yield Gap(position, end_of_gap, expected, highest, "no intact frame to the end")
                 break
             if resumed.position > position:
                 yield Gap(position, resumed.position, expected, resumed.sequence - 1, "damaged bytes")
             elif is_dense and resumed.sequence > expected:
                 yield Gap(position, position, expected, resumed.sequence - 1, "frames are missing")
-            yield from _never_met(displaced, resumed.sequence)
+            yield from _never_met(displaced, resumed.position, resumed.sequence)
             yield resumed
             expected = resumed.sequence + 1
             position = resumed.position + FRAME_BYTES + len(resumed.payload)
-        yield from _never_met(displaced)
+        yield from _never_met(displaced, position)
 
     def _resume(
         self, window: _Window, position: int, expected: int, is_dense: bool, displaced: dict[int, Head]
-    ) -> tuple[Frame | None, int]:
-        """The next intact frame that is in its right place, and the highest sequence that any header here tells."""
-        highest = expected
+    ) -> tuple[Frame | None, int, int]:
+        """The next intact frame that is in its right place, and what headers before it tell: sequence and end."""
+        highest, furthest = expected, position
         while True:
             head = self._find_head(window, position)
             if head is None:
-                return None, highest
+                return None, highest, furthest
             position = head.position + FRAME_BYTES
             if head.sequence < expected or head.end > window.size:
                 continue
-            highest = max(highest, head.sequence)
+            highest, furthest = max(highest, head.sequence), max(furthest, head.end)
             if self._is_in_line(window, head, is_dense):
                 frame = self._intact(window, head)
                 if frame is not None:
-                    return frame, highest
+                    return frame, highest, furthest
             elif not is_dense and len(displaced) < _MOST_DISPLACED:
                 displaced[head.sequence] = head
             if window.allowance < 0:
@@ -284,13 +284,16 @@ class _Window:
             self.size = position + len(self.data)
 
 
-def _never_met(displaced: dict[int, Head], before: int | None = None) -> Iterator[Gap]:
-    """Frames of a rewritten segment that lay elsewhere, and did not come in their place either: moved, so lost."""
+def _never_met(displaced: dict[int, Head], position: int, before: int | None = None) -> Iterator[Gap]:
+    """Frames of a rewritten segment that lay elsewhere, and did not come in their place either: moved, so lost.
+
+    The gap reaches from where one lies to where it should have been.
+    """
     for sequence in sorted(displaced):
         if before is None or sequence <= before:
             head = displaced.pop(sequence)
             if sequence != before:
-                yield Gap(head.position, head.end, sequence, sequence, "a frame out of its place")
+                yield Gap(head.position, max(head.end, position), sequence, sequence, "a frame out of its place")
 
 
 class SealedWriter:
