@@ -205,6 +205,14 @@ def fake_head(sequence, length, durable=0):
     return struct.pack("<III", 0xBAD, salt.sync, extend_crc32c(salt.crc, checked)) + checked
 
 
+@pytest.mark.parametrize("count", [200_000, pytest.param(2_000_000, marks=pytest.mark.torture)])
+def test_very_many_tiny_frames_are_read_once(count):
+    disk = DictDisk({"/s": bytes(SEGMENT_HEADER_BYTES) + b"".join(frame(n) for n in range(1, count + 1))})
+    with SegmentFile(disk, "/s", SALT) as segment:
+        assert sum(item.type == 20 for item in segment.walk(1)) == count
+    assert disk.bytes_read <= 1.01 * segment.size
+
+
 HOSTILE = {
     "headers that promise all of the rest": lambda n: b"".join(fake_head(1, 36 * (n - at - 1)) for at in range(n)),
     "headers that promise nothing": lambda n: b"".join(fake_head(1, 0) for _ in range(n)),

@@ -18,7 +18,7 @@ from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Frame
 from wal.manifest import Manifest, SegmentEntry
 from wal.record import SEAL, Seal
-from wal.segment import SEGMENT_HEADER_BYTES, Gap, SegmentFile, roll
+from wal.segment import MAX_SEQUENCE, SEGMENT_HEADER_BYTES, Gap, SegmentFile, roll
 
 
 def path_of(directory: str, manifest: Manifest, entry: SegmentEntry) -> str:
@@ -42,7 +42,8 @@ def walk_entry(
     expected = expected or entry.first_sequence
     position = start
     seal: Seal | None = None
-    for item in segment.walk(expected, start=start, end=end, is_dense=entry.is_dense):
+    highest = entry.last_sequence + 1 if entry.is_sealed else MAX_SEQUENCE
+    for item in segment.walk(expected, start=start, end=end, is_dense=entry.is_dense, highest=highest):
         if isinstance(item, Gap):
             has_gap = True
             yield _whole(item, entry)
@@ -94,7 +95,8 @@ def walk_chain(
 def _whole(gap: Gap, entry: SegmentEntry) -> Gap:
     """A gap that reaches the end of a sealed segment hides everything up to the segment's last sequence."""
     if entry.is_sealed and (gap.end >= entry.size or gap.last_sequence > entry.last_sequence):
-        return Gap(gap.position, entry.size, gap.first_sequence, entry.last_sequence, gap.reason)
+        end = max(gap.end, entry.size)
+        return Gap(gap.position, end, gap.first_sequence, entry.last_sequence, gap.reason)
     return gap
 
 

@@ -38,6 +38,7 @@ from wal.record import SEAL, Seal
 MAGIC = b"mqwal\r\n\0"
 FORMAT_VERSION = 1
 SEGMENT_HEADER_BYTES = 64
+MAX_SEQUENCE = (1 << 63) - 1  # more than a log can hold; what claims more is no frame
 _MOST_DISPLACED = 1000  # frames out of place that a walk remembers
 WINDOW_BYTES = 1 << 20  # how much of a file a walk holds at a time, unless a frame is larger
 
@@ -126,12 +127,19 @@ class SegmentFile:
         raise CorruptSegment(self.path, position, "the frame here is damaged", "mq wal verify lists what is lost")
 
     def walk(
-        self, expected: int, *, start: int = SEGMENT_HEADER_BYTES, end: int | None = None, is_dense: bool = True
+        self,
+        expected: int,
+        *,
+        start: int = SEGMENT_HEADER_BYTES,
+        end: int | None = None,
+        is_dense: bool = True,
+        highest: int = MAX_SEQUENCE,
     ) -> Iterator[Frame | Gap]:
         """Every intact frame from sequence `expected` on, and every gap between them, in the order of the file.
 
         Ends where only zeros, or nothing, follow. `is_dense`: sequences rise by one (a segment written live), so a
-        jump is a gap even where no byte is damaged. Memory is bounded by a window or one frame, time by the size.
+        jump is a gap even where no byte is damaged; a frame above `highest` is none of this segment's. Memory is
+        bounded by a window or one frame, time by the size.
         """
         window = _Window(self.disk, self.fd, self.size if end is None else min(end, self.size))
         displaced: dict[int, Head] = {}
@@ -142,7 +150,7 @@ class SegmentFile:
             for frame in scan(window.data, self.salt, at, window.base):
                 end_of_frame = frame.position + FRAME_BYTES + len(frame.payload)
                 if frame.sequence != expected:
-                    if is_dense or frame.sequence < expected:
+                    if is_dense or not expected <= frame.sequence <= highest:
                         break
                     follower = read_head(window.peek(end_of_frame), self.salt, 0)
                     if follower is not None and follower.sequence <= frame.sequence:
@@ -158,10 +166,10 @@ class SegmentFile:
             if nonzero == window.size:
                 break
             searched = max(position, nonzero - FRAME_BYTES)
-            resumed, highest, furthest = self._resume(window, searched, expected, is_dense, displaced)
+            resumed, told, furthest = self._resume(window, searched, expected, highest, is_dense, displaced)
             if resumed is None:
                 end_of_gap = min(window.size, max(furthest, self.last_nonzero(position)))
-                yield Gap(position, end_of_gap, expected, highest, "no intact frame to the end")
+                yield Gap(position, end_of_gap, expected, told, "no intact frame to the end")
                 break
             if resumed.position > position:
                 yield Gap(position, resumed.position, expected, resumed.sequence - 1, "damaged bytes")
@@ -174,22 +182,28 @@ class SegmentFile:
         yield from _never_met(displaced, position)
 
     def _resume(
-        self, window: _Window, position: int, expected: int, is_dense: bool, displaced: dict[int, Head]
+        self,
+        window: _Window,
+        position: int,
+        expected: int,
+        highest: int,
+        is_dense: bool,
+        displaced: dict[int, Head],
     ) -> tuple[Frame | None, int, int]:
         """The next intact frame that is in its right place, and what headers before it tell: sequence and end."""
-        highest, furthest = expected, position
+        told, furthest = expected, position
         while True:
             head = self._find_head(window, position)
             if head is None:
-                return None, highest, furthest
+                return None, told, furthest
             position = head.position + FRAME_BYTES
-            if head.sequence < expected or head.end > window.size:
+            if not expected <= head.sequence <= highest or head.end > window.size:
                 continue
-            highest, furthest = max(highest, head.sequence), max(furthest, head.end)
+            told, furthest = max(told, head.sequence), max(furthest, head.end)
             if self._is_in_line(window, head, is_dense):
                 frame = self._intact(window, head)
                 if frame is not None:
-                    return frame, highest, furthest
+                    return frame, told, furthest
             elif not is_dense and len(displaced) < _MOST_DISPLACED:
                 displaced[head.sequence] = head
             if window.allowance < 0:
