@@ -6,6 +6,7 @@ says what happened, and `error.retryable` what to do.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Protocol
 
@@ -27,7 +28,10 @@ class Transport(Protocol):
         ...
 
     def send(self, method: str, request: bytes, done: Done) -> None:
-        """The same without waiting: `done` is called once, from another thread. Blocks while the window is full."""
+        """The same without waiting: `done` is called once, from another thread. Blocks while the window is full.
+
+        `done` is quick and sends nothing itself: it runs where answers are read.
+        """
         ...
 
     def stream(self, method: str, request: bytes) -> Iterator[bytes]:
@@ -38,6 +42,11 @@ class Transport(Protocol):
         """Give the connection up; what is in flight fails with Unavailable. Idempotent."""
         ...
 
+    @property
+    def is_usable(self) -> bool:
+        """False once the connection is gone, or about to go: open another for the next call."""
+        ...
+
 
 class AsyncTransport(Protocol):
     """The same for one event loop."""
@@ -46,9 +55,18 @@ class AsyncTransport(Protocol):
         """Deadlines are asyncio's: `async with asyncio.timeout(…)`."""
         ...
 
-    def stream(self, method: str, request: bytes) -> AsyncIterator[bytes]: ...
+    def submit(self, method: str, request: bytes) -> asyncio.Future[bytes]:
+        """The same without waiting, and no task for each. What the window does not take stands in line."""
+        ...
+
+    def stream(self, method: str, request: bytes) -> AsyncIterator[bytes]:
+        """One request, many answers. Closing the iterator cancels it."""
+        ...
 
     async def close(self) -> None: ...
+
+    @property
+    def is_usable(self) -> bool: ...
 
 
 class TimedOut(Unavailable):
@@ -59,9 +77,16 @@ class TimedOut(Unavailable):
 
 def error_of(status: str, reason: str, message: str) -> MqError:
     """The error that a server spoke of, as the class of the same name; an unknown one keeps its status."""
-    cls = _CLASSES.get(reason)
+    cls = TimedOut if status == TimedOut.status else _CLASSES.get(reason)
     if cls is None:
         cls = next((each for each in _CLASSES.values() if each.status == status), MqError)
     error = cls(message)
     error.status = status
     return error
+
+
+def same(error: MqError) -> MqError:
+    """Another of the same kind: one object raised in many places would carry the tracebacks of all of them."""
+    copy = type(error)(*error.args)
+    copy.status = error.status
+    return copy

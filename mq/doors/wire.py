@@ -5,16 +5,22 @@ connections, watches over them, drains them; what one of them says is `wire_conn
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable
 from contextlib import suppress
 
 from mq import wire
 from mq.doors.wire_connection import IDLE_SECONDS, WINDOW, WireConnection
-from mq.errors import MqError, ResourceExhausted
+from mq.errors import MqError, ResourceExhausted, Unavailable
 from mq.pb import mq_pb2 as pb
 from mq.service import Service
 
-SCRATCH_BYTES = 256 << 10  # read at a time, shared by all connections
+SCRATCH_BYTES = 64 << 10  # read at a time, shared by all connections: some hundred small requests
 SWEEP_SECONDS = 1.0
+FRAME_ROOM_BYTES = 1 << 10  # a request may be a little too large for the service, which answers that in words
+
+# A vanished machine is found by TCP itself, also where the peer has nothing to say: an open stream, for example.
+_KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
 class WireDoor:
@@ -27,28 +33,31 @@ class WireDoor:
         server: str,
         start_id: str,
         max_connections: int = 20_000,
-        max_per_address: int = 20_000,
+        max_per_address: int = 15_000,
+        max_held_bytes: int = 256 << 20,
     ) -> None:
+        """`max_held_bytes`: of requests that have not arrived whole, all connections together."""
         self.service: Service | None = None
         self.port = 0
         self.connections: set[WireConnection] = set()
         self.scratch = bytearray(SCRATCH_BYTES)
-        self.max_frame_bytes = max_request_bytes + (1 << 10)
+        self.max_frame_bytes = max_request_bytes + FRAME_ROOM_BYTES
         self.is_draining = False
         self._max_connections = max_connections
         self._max_per_address = max_per_address
+        self._max_held_bytes = max(max_held_bytes, 4 * self.max_frame_bytes)
+        self._held_bytes = 0
         self._addresses: dict[str, int] = {}
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()  # a connection has nothing in flight any more, or is gone
         self._welcome = pb.WireWelcome(
-            version=wire.VERSION,
             server=server,
             max_frame_bytes=self.max_frame_bytes,
             window=WINDOW,
             idle_ms=int(IDLE_SECONDS * 1_000),
             start_id=start_id,
-        ).SerializeToString()
+        )
 
     async def open(self, host: str, port: int) -> None:
         """Listen. Raises OSError where the address can't be had."""
@@ -59,6 +68,11 @@ class WireDoor:
             )
         except OSError as error:
             raise OSError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
+        for listening in self._server.sockets:  # accepted sockets inherit this
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE:
+                if hasattr(socket, name):
+                    listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self.port = self._server.sockets[0].getsockname()[1]
         self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep)
 
@@ -71,45 +85,64 @@ class WireDoor:
             connection.drain()
 
     async def close(self, grace_seconds: float) -> None:
-        """Wait until nothing is in flight, then close every connection; after the grace they are cut."""
+        """Wait until nothing is in flight, then say goodbye to everybody; after the grace they are cut."""
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_seconds):
-                while any(connection.is_busy for connection in self.connections):
-                    self._settled.clear()
-                    await self._settled.wait()
+                await self._until(lambda: not any(connection.is_busy for connection in self.connections))
+                self._say_goodbye()
+                await self._until(lambda: not self.connections)
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self._say_goodbye()
         for connection in list(self.connections):
-            connection.close()
+            connection.abort()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):  # aborting takes a turn of the loop
+                await self._until(lambda: not self.connections)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._settled.clear()
+            await self._settled.wait()
+
+    def _say_goodbye(self) -> None:
+        for connection in list(self.connections):
+            connection.say_goodbye(Unavailable("the broker is shutting down"))
 
     def admit(self, connection: WireConnection, address: str) -> MqError | None:
-        """Count a new connection, or say why not."""
-        count = self._addresses.get(address, 0)
-        if len(self.connections) >= self._max_connections:
-            return ResourceExhausted(f"{self._max_connections} connections are open, the most there may be")
-        if count >= self._max_per_address:
-            return ResourceExhausted(f"{count} connections from {address} are open, the most there may be")
-        self._addresses[address] = count + 1
+        """Count a new connection, or say why it can't be served."""
+        is_full = len(self.connections) >= self._max_connections
         self.connections.add(connection)
+        count = self._addresses[address] = self._addresses.get(address, 0) + 1
+        if is_full:
+            return ResourceExhausted(f"{self._max_connections} connections are open, the most there may be")
+        if count > self._max_per_address:
+            return ResourceExhausted(f"{count - 1} connections from {address} are open, the most there may be")
         return None
 
-    def forget(self, connection: WireConnection, address: str) -> None:
-        if connection not in self.connections:
-            return
+    def forget(self, connection: WireConnection, address: str, held_bytes: int) -> None:
+        """A connection is gone."""
         self.connections.discard(connection)
+        self._held_bytes -= held_bytes
         self._addresses[address] -= 1
         if not self._addresses[address]:
             del self._addresses[address]
-        self._settled.set()
+        self.settled()
+
+    def hold_bytes(self, more: int) -> bool:
+        """Unfinished requests take so many bytes more, or less; False: that is too much."""
+        self._held_bytes += more
+        return more <= 0 or self._held_bytes <= self._max_held_bytes
 
     def settled(self) -> None:
-        """A connection has nothing in flight any more."""
+        """A connection has nothing in flight any more, or is gone."""
         if self.is_draining:
             self._settled.set()
 
-    @property
-    def welcome(self) -> bytes:
-        return wire.MAGIC + wire.pack(0, wire.WELCOME, 0, self._welcome)
+    def welcome(self, version: int) -> bytes:
+        """The frame that answers a hello."""
+        self._welcome.version = version
+        return wire.pack(0, wire.WELCOME, 0, self._welcome.SerializeToString())
 
     def _sweep(self) -> None:
         """One timer for all: ten thousand idle connections need not have one each."""

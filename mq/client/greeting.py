@@ -1,0 +1,57 @@
+"""How a client opens a wire connection, and how it reads errors. Bytes in, values out; no sockets here."""
+
+from __future__ import annotations
+
+from mq import wire
+from mq.client.transport import error_of
+from mq.errors import InvalidArgument, MqError, Unavailable
+from mq.pb import mq_pb2 as pb
+
+Welcome = pb.WireWelcome
+HELLO = wire.MAGIC + wire.pack(
+    0, wire.HELLO, 0, pb.WireHello(version=wire.VERSION, client="mq-python").SerializeToString()
+)
+LONGEST_ANSWER = 1 << 30  # what a server answers is not bounded by what it takes
+
+_STATUS_NAMES = {number: name for name, number in wire.STATUS.items()}
+
+
+def check_magic(start: bytes, address: str) -> None:
+    """Raises InvalidArgument where a server did not begin like the wire does."""
+    if start == wire.MAGIC:
+        return
+    if start[3:4] == b"\x04" and start[:2] == b"\0\0":  # the SETTINGS frame that opens HTTP/2
+        hint = f"it speaks gRPC: use grpc://{address}"
+    elif start.startswith(b"HTTP/"):
+        hint = "it speaks HTTP"
+    elif not start:
+        hint = "it closed the connection without a word"
+    else:
+        hint = "it speaks something else"
+    raise InvalidArgument(f"{address} is no port of the mq wire: {hint}")
+
+
+def read_welcome(frame: wire.Frame, address: str) -> pb.WireWelcome:
+    """The server's answer to a hello. Raises MqError where it is a refusal."""
+    _, code, _, payload = frame
+    if code == wire.WELCOME:
+        welcome = pb.WireWelcome.FromString(payload)
+        if not wire.OLDEST_VERSION <= welcome.version <= wire.VERSION:
+            raise InvalidArgument(f"{address} speaks version {welcome.version} of the wire, this client does not")
+        return welcome
+    if code == wire.GOODBYE:
+        said = pb.WireError.FromString(payload)
+        raise error_of("UNAVAILABLE", said.reason, said.message)
+    raise InvalidArgument(f"{address} answered a hello with code {code:#x}")
+
+
+def lost(payload: bytes, address: str) -> Unavailable:
+    """What a goodbye means for the requests in flight: whether they had their effect is unknown."""
+    said = pb.WireError.FromString(payload)
+    return Unavailable(f"{address} ended the connection: {said.message or 'it did not say why'}")
+
+
+def read_error(code: int, payload: bytes) -> MqError:
+    """The error in an answer whose status is not OK."""
+    said = pb.WireError.FromString(payload)
+    return error_of(_STATUS_NAMES.get(code, "UNKNOWN"), said.reason, said.message)

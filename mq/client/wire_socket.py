@@ -1,0 +1,103 @@
+"""A blocking socket that speaks the wire: connected, greeted, frames in, bytes out. One reader, one sender at a time.
+
+The socket itself never has a timeout, because that would hold for both directions: whoever waits with a deadline polls.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from contextlib import suppress
+
+from mq import wire
+from mq.client import greeting
+from mq.client.transport import TimedOut
+from mq.errors import Unavailable
+
+SCRATCH_BYTES = 64 << 10
+CONNECT_SECONDS = 5.0
+STUCK_SECONDS = 20  # a server that takes nothing for so long is as good as gone
+
+
+class WireSocket:
+    """Raises Unavailable when made and the server can't be reached, InvalidArgument where it speaks something else."""
+
+    def __init__(self, host: str, port: int, connect_timeout: float = CONNECT_SECONDS) -> None:
+        self.address = f"{host}:{port}"
+        deadline = time.monotonic() + connect_timeout
+        try:
+            self._socket = socket.create_connection((host, port), connect_timeout)
+        except OSError as error:
+            raise Unavailable(f"can't connect to {self.address}: {error.strerror or error}") from None
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        with suppress(OSError):  # where the system takes another form of it, a stuck send stays stuck
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", STUCK_SECONDS, 0))
+        self._socket.settimeout(None)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._inbox = wire.Inbox(bytearray(SCRATCH_BYTES), greeting.LONGEST_ANSWER)
+        self._early: list[wire.Frame] = []  # came together with the welcome
+        try:
+            self.welcome = self._greet(deadline)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def send(self, data: bytes) -> None:
+        """Raises Unavailable; then part of it may have left, so the socket is of no more use."""
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise Unavailable(f"the connection to {self.address} broke: {error.strerror or error}") from None
+
+    def read(self, deadline: float | None = None) -> list[wire.Frame]:
+        """The frames that came, perhaps none. Raises TimedOut, which harms nothing; Unavailable is the end."""
+        if self._early:
+            early, self._early = self._early, []
+            return early
+        if deadline is not None and not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1_000):
+            raise TimedOut(f"{self.address} did not answer in time")
+        try:
+            size = self._socket.recv_into(self._inbox.room())
+            if size:
+                return self._inbox.received(size)
+        except (OSError, ValueError, wire.FrameTooLong) as error:
+            raise Unavailable(f"the connection to {self.address} broke: {error}") from None
+        raise Unavailable(f"{self.address} closed the connection")
+
+    def has_news(self) -> bool:
+        """Is there something to read, or is the connection gone?"""
+        return bool(self._early or self._poll.poll(0))
+
+    def shut(self) -> None:
+        """End the connection; whoever reads wakes up."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def let_go(self) -> None:
+        """Close our copy: after a fork the connection is the parent's."""
+        self._socket.close()
+
+    def _greet(self, deadline: float) -> greeting.Welcome:
+        self.send(greeting.HELLO)
+        start = b""
+        while len(start) < len(wire.MAGIC):
+            if not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1_000):
+                raise Unavailable(f"{self.address} did not greet in time")
+            try:
+                more = self._socket.recv(len(wire.MAGIC) - len(start))
+            except OSError as error:
+                raise Unavailable(f"{self.address} did not greet: {error.strerror or error}") from None
+            if not more:
+                break
+            start += more
+        greeting.check_magic(start, self.address)
+        frames: list[wire.Frame] = []
+        while not frames:
+            frames = self.read(deadline)
+        self._early = frames[1:]
+        return greeting.read_welcome(frames[0], self.address)

@@ -1,0 +1,85 @@
+"""What leaves on one wire connection: the answers of a turn of the loop in one write, stored batches uncopied.
+
+It also remembers the leases that are on their way, so that those which never left go to another member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from mq.service import Delivery
+
+HIGH_WATER_BYTES = 1 << 20  # of unread output, then no more requests are read
+MOST_BYTES = 64 << 20  # then the peer is given up: all that was in flight is answered, and it reads nothing
+JOINED_BYTES = 64 << 10  # so much is cheaper copied together than handed over in pieces
+
+
+class Outbox:
+    """`on_flush` is called after each write, which is when there may be room again."""
+
+    __slots__ = ("_deliveries", "_is_planned", "_loop", "_on_flush", "_pieces", "_queued", "_transport", "bytes")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, on_flush: Callable[[], None]
+    ) -> None:
+        self.bytes = 0  # put in since the last write
+        self._loop = loop
+        self._transport = transport
+        self._on_flush = on_flush
+        self._pieces: list[bytes] = []
+        self._queued = 0  # bytes given to the transport so far
+        self._deliveries: deque[tuple[int, Delivery]] | None = None  # leases, by the byte that ends their frame
+        self._is_planned = False
+
+    def put(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self.bytes += len(piece)
+        if not self._is_planned:
+            self._is_planned = True
+            self._loop.call_soon(self.flush)
+
+    def put_delivery(self, delivery: Delivery) -> None:
+        """The frame put in last leases messages."""
+        if self._deliveries is None:
+            self._deliveries = deque()
+        self._deliveries.append((self._queued + self.bytes, delivery))
+
+    def flush(self) -> None:
+        """Write now what was put in."""
+        self._is_planned = False
+        transport = self._transport
+        if not self._pieces or transport.is_closing():
+            return
+        pieces, size = self._pieces, self.bytes
+        self._pieces, self.bytes = [], 0
+        self._queued += size
+        if size <= JOINED_BYTES:
+            transport.write(b"".join(pieces))
+        else:
+            transport.writelines(pieces)
+        if self._deliveries:
+            self.note_sent()
+        if transport.get_write_buffer_size() > MOST_BYTES:
+            transport.abort()
+        else:
+            self._on_flush()
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self.bytes + self._transport.get_write_buffer_size()
+
+    def note_sent(self) -> None:
+        """Forget the leases that the operating system has taken: the peer may have them by now."""
+        if self._deliveries:
+            sent = self._queued - self._transport.get_write_buffer_size()
+            while self._deliveries and self._deliveries[0][0] <= sent:
+                self._deliveries.popleft()
+
+    def drop(self) -> None:
+        """The connection is gone, and with it what had not left. The transport's own count is not to be trusted now."""
+        deliveries, self._deliveries = self._deliveries, None
+        self._pieces, self.bytes = [], 0
+        for _, delivery in deliveries or ():
+            delivery.release()
