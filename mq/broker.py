@@ -103,7 +103,7 @@ class Broker:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._housekeeping_at = 0.0
-        self._is_short_of_space = False
+        self.is_short_of_space = False
         self._is_burial_planned = False
         self._is_publishing_due = False
         self._is_closed = False
@@ -250,7 +250,7 @@ class Broker:
         self.state.apply(self._queue.put(record), record)
 
     def _admit(self, size: int) -> None:
-        if self._is_short_of_space:
+        if self.is_short_of_space:
             raise ResourceExhausted("the disk is almost full; acks and pulls go on")
         self._queue.admit(size)
 
@@ -495,7 +495,7 @@ class Broker:
             self._wake(group)
         if records:
             self._wake_orphans()
-        self._is_short_of_space = self.log.usage().is_short_of_space
+        self.is_short_of_space = self.log.usage().is_short_of_space
 
     def _is_schedule_due(self, now: int) -> bool:
         return bool(self.state.schedules) and self.state.schedules[0][0] <= now

@@ -41,6 +41,17 @@ class Retries:
     def __len__(self) -> int:
         return len(self._items)
 
+    def joined(self) -> list[Retry]:
+        """The same in as few ranges as possible: leasing cuts them up, and that is nobody's business later."""
+        found: list[Retry] = []
+        for item in self._items:
+            last = found[-1] if found else None
+            if last and (last.end, last.count, last.not_before_us) == (item.start, item.count, item.not_before_us):
+                last.end = item.end
+            else:
+                found.append(Retry(item.start, item.end, item.count, item.not_before_us))
+        return found
+
     def put(self, start: int, end: int, count: int, not_before_us: int, is_leased: bool = False) -> None:
         """Enter a range, in place of whatever was known about its offsets."""
         self.carve(start, end)

@@ -96,7 +96,7 @@ def _cursor(number: int, cursor: Cursor) -> ChannelSnapshot.Cursor:
             Redelivered.Retry(
                 start=retry.start, end=retry.end, delivery_count=retry.count, not_before_us=retry.not_before_us
             )
-            for retry in cursor.retries
+            for retry in cursor.retries.joined()
         ],
     )
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
+
+import pytest
 
 from mq import snapshot
 from mq.broker import Broker
@@ -15,6 +18,7 @@ from mq.state import State
 from wal.memory import MemoryLog
 from wal.pb.wal_pb2 import Batch, BatchMessage, ChannelSnapshot
 
+ALIVE: list[HandBroker] = []
 SECRETS = count(1)  # each start has its own, as it has in life
 
 
@@ -63,6 +67,7 @@ class HandBroker:
         self.health: list[bool] = []
         self.loop = asyncio.new_event_loop()
         self.broker = Broker(self.log, self.clock, self.limits, secret=new_secret(), on_health=self.health.append)
+        ALIVE.append(self)
         self.recovered = self.loop.run_until_complete(self.broker.start())
 
     @property
@@ -126,6 +131,10 @@ class HandBroker:
         return HandBroker(self.log.crash(), self.clock, self.limits)
 
     def stop(self) -> None:
+        if self in ALIVE:
+            ALIVE.remove(self)
+        if self.loop.is_closed():
+            return
         if self.broker._timer is not None:
             self.broker._timer.cancel()
         for task in list(self.broker._tasks):
@@ -135,6 +144,14 @@ class HandBroker:
 
     def spin_quietly(self) -> None:
         self.loop.run_until_complete(asyncio.sleep(0))
+
+
+@pytest.fixture(autouse=True)
+def all_stopped() -> Iterator[None]:
+    """Import it: whatever a test starts is stopped at its end."""
+    yield
+    for hand in list(ALIVE):
+        hand.stop()
 
 
 def new_secret() -> bytes:
