@@ -98,17 +98,25 @@ def broker(parent: Path, **environment: str) -> Iterator[Broker]:
 
 
 @contextmanager
-def bare(pull_answer: bytes = b"", item: bytes = b"x") -> Iterator[str]:
+def bare_process(pull_answer: bytes = b"", item: bytes = b"x") -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The bare server and its address."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, "pull"), Path(folder, "item")]
         for file, content in zip(files, (pull_answer, item), strict=True):
             file.write_bytes(content)
         process = subprocess.Popen([sys.executable, HERE / "bare.py", *files], stdout=subprocess.PIPE)
         try:
-            yield f"127.0.0.1:{int(process.stdout.readline())}"
+            yield process, f"127.0.0.1:{int(process.stdout.readline())}"
         finally:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def bare(pull_answer: bytes = b"", item: bytes = b"x") -> Iterator[str]:
+    """The address of a bare server."""
+    with bare_process(pull_answer, item) as (_, address):
+        yield address
 
 
 @contextmanager
