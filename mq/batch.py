@@ -75,6 +75,18 @@ class Batch:
         self._bounds = None
         return size
 
+    def share(self, piece: bytes, count: int, timestamp_us: int) -> int:
+        """The same for a plain publish that has no record of its own."""
+        size = len(piece)
+        self._pieces.append(piece)
+        self.size += size
+        self.count += count
+        self.end += count
+        if timestamp_us > self.max_timestamp_us:
+            self.max_timestamp_us = timestamp_us
+        self._bounds = None
+        return size
+
     def has_expired(self, now: int) -> bool:
         return self.ttl_ms > 0 and now >= self.max_timestamp_us + self.ttl_ms * 1000
 

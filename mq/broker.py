@@ -215,20 +215,44 @@ class Broker:
     def _publish(self, command: Publish, done: Done) -> None:
         """The hot path."""
         queue = self._queue
+        now = self.clock.now_us()
         try:
             self._admit(len(command.batch))
-            records, reply = decide_publish(self.state, command, self.clock.now_us())
+            reply = self._share(command, now) or self._publish_apart(command, now)
         except MqError as error:
             queue.answer(done, error)
             return
-        for record in records:
-            self.state.apply(queue.put(record), record)
         durability = command.durability or self.limits.durability
-        assert isinstance(reply, PublishReply)
         reply.durable = MEMORY if self.limits.is_memory else durability
         queue.answer(done, reply, durability)
         if reply.schedule_id:
             self._arm()
+
+    def _publish_apart(self, command: Publish, now: int) -> PublishReply:
+        records, reply = decide_publish(self.state, command, now)
+        for record in records:
+            self.state.apply(self._queue.put(record), record)
+        assert isinstance(reply, PublishReply)
+        return reply
+
+    def _share(self, command: Publish, now: int) -> PublishReply | None:
+        """A plain publish right behind another is told in the same record, as more messages of the same moment.
+
+        Deciding it would give a record that differs in nothing else; so it is applied and queued without one.
+        """
+        channel = self.state.channels.get(command.channel)
+        if channel is None or command.producer_id or command.delay_ms or command.deliver_at_us:
+            return None
+        number = command.partition or 0
+        if number >= len(channel.partitions) or (command.partition is None and len(channel.partitions) > 1):
+            return None
+        partition = channel.partitions[number]
+        base, ttl_ms = partition.next_offset, command.ttl_ms or channel.settings.ttl_ms
+        record = self._queue.share(channel.channel_id, number, base, command.batch, command.count, ttl_ms, now)
+        if record is None:
+            return None
+        self.state.share(partition, command.batch, command.count, record.sequence, record.timestamp_us)
+        return PublishReply(number, base, command.count, record.timestamp_us)
 
     def _run(self, command: Command, done: Done) -> None:
         """Everything but Publish and Pull."""

@@ -251,6 +251,19 @@ class State:
         if self.budget.used > self.budget.limit:
             self.budget.evict(self.synced)
 
+    def share(self, partition: Partition, piece: bytes, count: int, sequence: int, timestamp_us: int) -> None:
+        """More messages of the record applied last: what `apply` does with a plain publish that joins its batch."""
+        last = partition.buffer.last
+        assert last is not None
+        assert last.sequence == sequence
+        size = last.share(piece, count, timestamp_us)
+        partition.buffer.grow_last()
+        partition.next_offset = last.end
+        partition.bytes += size
+        self.budget.grow(size)
+        if self.budget.used > self.budget.limit:
+            self.budget.evict(self.synced)
+
     def _scheduled(self, sequence: int, record: pb.Scheduled) -> None:
         channel = self._known(record.channel_id)
         self.next_schedule_id = max(self.next_schedule_id, record.schedule_id + 1)

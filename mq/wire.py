@@ -143,7 +143,7 @@ class Inbox:
             self._grow(partial)
             return []
         self._partial = None
-        length, id_, code, flags = _HEADER.unpack_from(partial)
+        _, id_, code, flags = _HEADER.unpack_from(partial)
         return [(id_, code, flags, bytes(memoryview(partial)[HEADER_BYTES:]))]
 
     def _split(self, data: bytes) -> list[Frame]:
