@@ -32,8 +32,14 @@ LAYERS = [
     {"mq.pb", "mq.errors", "mq.units", "mq.wire"},
     {"mq.config", "mq.variable"},
     {"mq.command", "mq.reply", "mq.limits"},
-    {"mq.channel", "mq.group"},
+    {"mq.ranges", "mq.retry", "mq.cursor", "mq.lease", "mq.assignment", "mq.ownership", "mq.producer", "mq.batch"},
+    {"mq.buffer", "mq.channel", "mq.group"},
+    {"mq.snapshot"},
     {"mq.state"},
+    {"mq.decision"},
+    {"mq.publication", "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin"},
+    {"mq.deciders"},
+    {"mq.commitqueue", "mq.longpoll", "mq.snapshotter", "mq.readback"},
     {"mq.broker"},
     {"mq.service"},
     {"mq.doors"},
@@ -53,6 +59,13 @@ ONLY = {
     "mq": {"mq.errors", "mq.client"},
 }
 
+# The broker's state and what decides about it.
+CORE = {
+    "mq.ranges", "mq.retry", "mq.cursor", "mq.lease", "mq.assignment", "mq.ownership", "mq.producer", "mq.batch",
+    "mq.buffer", "mq.channel", "mq.group", "mq.snapshot", "mq.state", "mq.decision", "mq.publication", "mq.delivery",
+    "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin", "mq.deciders",
+}  # fmt: skip
+
 # What of `wal` a module of mq may import. Nothing above the log knows about files: the broker sees its interface, and
 # only those that put a broker together or work on a directory see more.
 OF_WAL = {
@@ -64,15 +77,16 @@ OF_WAL = {
     "mq.command": {"wal.record", "wal.pb"},
     "mq.reply": {"wal.record", "wal.pb"},
     "mq.limits": {"wal.record", "wal.pb"},
-    "mq.channel": {"wal.record", "wal.pb"},
-    "mq.group": {"wal.record", "wal.pb"},
-    "mq.state": {"wal.record", "wal.pb"},
+    "mq.commitqueue": {"wal.errors", "wal.log", "wal.record", "wal.pb"},
+    "mq.snapshotter": {"wal.record", "wal.pb"},
+    "mq.readback": {"wal.errors", "wal.log", "wal.record", "wal.pb"},
+    **{module: {"wal.record", "wal.pb"} for module in CORE},
 }
 
 # Commands and bytes go in, values come out: no files, no clock, no loop, no luck, no logger.
 PURE = {
     "wal.errors", "wal.frame", "wal.record",
-    "mq.errors", "mq.units", "mq.wire", "mq.command", "mq.reply", "mq.limits", "mq.channel", "mq.group", "mq.state",
+    "mq.errors", "mq.units", "mq.wire", "mq.command", "mq.reply", "mq.limits", *CORE,
 }  # fmt: skip
 IMPURE = {
     "asyncio", "concurrent", "io", "logging", "loguru", "multiprocessing", "os", "random", "secrets",
