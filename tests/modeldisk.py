@@ -133,7 +133,11 @@ class ModelDisk:
         for made in reversed(missing):
             self._raise(self._step("make_directory", made))
             self._change({made: Inode(is_directory=True)})
-            self.sync_directory(os.path.dirname(made))
+            try:
+                self.sync_directory(os.path.dirname(made))
+            except OSError:
+                self._change({made: None})
+                raise
         if not missing and path != "/":
             self.sync_directory(os.path.dirname(path))
 

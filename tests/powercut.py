@@ -144,9 +144,12 @@ class Workload:
     def _kill_then_cut(self) -> None:
         """The process dies, another opens what the machine still remembers, and then the power fails."""
         disk = self.disk.fork()
-        served = self.trial.open(disk, self._history).history
+        served = self.trial.open(disk, self._history)
+        if self.rng.random() < 0.5:
+            served.publish(self.rng.randint(1, 4))
+            served.log.pump()
         for state in disk.crash_states(self.rng, 2):
-            self.trial.judge(state, served)
+            self.trial.judge(state, served.history)
 
     def run(self, steps: int) -> None:
         for _ in range(steps):

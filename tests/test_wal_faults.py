@@ -7,17 +7,23 @@ next opening holds everything that was ever reported synced, also if the power g
 from __future__ import annotations
 
 import errno
+import itertools
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from random import Random
 
 import pytest
-from logowner import DIRECTORY, History, Owner, Violation
+from logowner import DIRECTORY, SMALL, History, Owner, Violation, content_of
 from loguru import logger
-from modeldisk import SHORT, ModelDisk
+from modeldisk import SHORT, ModelDisk, PowerCut
 from powercut import Trial
 from test_wal_planted_bugs import tail_not_copied_forward
 
-from wal.errors import LogClosed, LogFailed, WalError
+from wal.errors import LogBusy, LogClosed, LogFailed, WalError
+from wal.filelog import FileLog
+from wal.record import Published
 
 Start = Callable[[], tuple[ModelDisk, History]]
 EVERY = (
@@ -69,6 +75,23 @@ def killed() -> tuple[ModelDisk, History]:
     return disk, owner.history
 
 
+def torn() -> tuple[ModelDisk, History]:
+    """A disk on which the power cut tore a group: some of its sectors are lost, later ones are there."""
+    disk = ModelDisk()
+    owner = Owner(disk, History(), Random(1))
+    owner.publish(2)
+    owner.log.pump()
+    disk.cut_at(2)
+    owner.publish(3, size=480)
+    with pytest.raises(PowerCut):
+        owner.log.pump()
+    for seed in itertools.count():
+        state = disk.crashed_at_random(Random(seed))
+        if Owner(state.fork(), History(), Random(1)).log.report.torn_bytes:
+            return state, owner.history
+    raise AssertionError
+
+
 class Attempt:
     """One life in which one operation fails."""
 
@@ -105,7 +128,7 @@ class Attempt:
 def attempts(trial: Trial, kind: str, fault: int) -> Iterator[Attempt]:
     """The same lives again and again, with the first, second, third ... operation of a kind failing."""
     hits = 0
-    for start in (new, killed):
+    for start in (new, killed, torn):
         nth = 1
         while (attempt := Attempt(trial, start, kind, nth, fault)).was_hit:
             yield attempt
@@ -138,6 +161,10 @@ def check_next_opening(trial: Trial, attempt: Attempt) -> None:
         trial.judge(state, attempt.history)
     attempt.disk.kill()
     served = trial.open(attempt.disk, attempt.history)
+    for state in attempt.disk.crash_states(trial.rng, 3):
+        trial.judge(state, served.history)
+    served.publish()
+    served.log.pump()
     for state in attempt.disk.crash_states(trial.rng, 3):
         trial.judge(state, served.history)
 
@@ -185,6 +212,46 @@ def test_after_a_failed_write_the_file_is_cut_back_to_the_last_good_byte(trial: 
             live = attempt.owner.log._writer._live
             if attempt.path == f"{DIRECTORY}/{live.entry.name('.wal')}":
                 assert not any(attempt.disk.names[attempt.path].cache[live.position :])
+
+
+def test_a_log_with_a_thread_fails_once_and_for_good(trial: Trial) -> None:
+    disk = ModelDisk()
+    log = FileLog.open(DIRECTORY, SMALL, disk=disk, random=Random(1).randbytes)
+    synced, failures, is_over = [0], [], threading.Event()
+    log.start(lambda _, mark: synced.append(mark), lambda error: (failures.append(error), is_over.set()))
+    disk.schedule("sync", 5, errno.EIO)
+    history = History()
+    while not is_over.is_set():
+        record = Published(channel_id=1, base_offset=len(history.contents), count=1, batch=bytes(300))
+        with suppress(LogFailed, LogBusy):
+            log.append([record])
+            history.contents.append(content_of(record))
+    assert len(failures) == 1
+    for _ in range(3):
+        with pytest.raises(LogFailed):
+            log.append([Published()])
+    before = list(synced)
+    log.close()
+    assert synced == before == sorted(before)
+    assert not disk.files
+    history.floor = synced[-1]
+    trial.judge(disk.crashed_at_random(trial.rng), history)
+    trial.open(disk, history)
+
+
+def test_a_log_with_a_thread_that_waits_for_space_can_be_closed(trial: Trial) -> None:
+    disk = ModelDisk()
+    log = FileLog.open(DIRECTORY, replace(SMALL, queue_bytes=1 << 14), disk=disk, random=Random(1).randbytes)
+    failures: list[BaseException] = []
+    log.start(lambda *_: None, failures.append)
+    log.append([Published(count=1)])
+    disk.capacity = 1 << 30
+    disk.capacity -= disk.free_bytes("")
+    for number in range(1, 200):
+        log.append([Published(base_offset=number, count=1, batch=bytes(300))], essential=True)
+    log.close()
+    assert [str(error) for error in failures] == ["the disk is full and the log is closing"]
+    assert log.synced < log.last_sequence
 
 
 def test_going_on_in_a_file_whose_sync_failed_is_caught(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from logowner import Violation
@@ -59,8 +60,8 @@ def callback_before_sync(patch: pytest.MonkeyPatch) -> None:
 def callback_after_the_write(patch: pytest.MonkeyPatch) -> None:
     whole = Writer._flush
 
-    def flush(self: Writer) -> None:
-        whole(self)
+    def flush(self: Writer, *arguments: Any) -> None:
+        whole(self, *arguments)
         self.on_marks(self.written, self.written)
 
     patch.setattr(Writer, "_flush", flush)
@@ -173,6 +174,18 @@ def new_segment_without_a_durable_name(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(wal.writer, "start_segment", start)
 
 
+def names_that_a_killed_owner_left_are_not_made_durable(patch: pytest.MonkeyPatch) -> None:
+    """It died between the manifest's rename and the sync of the directory; the next one reads it and is content."""
+    whole = _Opening._write_again
+
+    def write_again(self: _Opening, *arguments: Any) -> Live:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(_Opening, "_swap", lambda self, manifest: None)
+            return whole(self, *arguments)
+
+    patch.setattr(_Opening, "_write_again", write_again)
+
+
 def rewritten_segments_installed_without_sync(patch: pytest.MonkeyPatch) -> None:
     whole = wal.filelog.place
     patch.setattr(wal.filelog, "place", lambda disk, *arguments: whole(Unsynced(disk), *arguments))
@@ -204,6 +217,7 @@ BUGS: list[Plant] = [
     manifest_not_synced_before_its_rename,
     manifest_swapped_without_directory_sync,
     new_segment_without_a_durable_name,
+    names_that_a_killed_owner_left_are_not_made_durable,
     rewritten_segments_installed_without_sync,
     torn_tail_not_cut,
 ]

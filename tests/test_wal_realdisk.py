@@ -133,6 +133,24 @@ def test_an_existing_directory_is_made_durable_too(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
+def test_nothing_that_was_acknowledged_is_lost_by_killing_the_owner_again_and_again(tmp_path: Path) -> None:
+    synced = 0
+    for number in range(8):
+        with publisher(tmp_path / "log", segment_bytes=1 << 14, count=10_000) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(5 + 17 * number)]
+            process.kill()
+            output = "".join(lines) + process.communicate()[0]
+        synced = max(synced, last_synced(output))
+        assert last_synced(output) >= number
+        log = FileLog.open(tmp_path / "log", OPTIONS, is_threaded=False)
+        assert log.report.damage == []
+        assert log.last_sequence >= synced
+        assert [sequence for sequence, _ in log.replay()] == list(range(1, log.last_sequence + 1))
+        log._disk.close(log._lock_fd)  # and this owner dies, too
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", range(1, 40, 3))
 def test_an_error_of_a_real_sync_is_final_and_loses_nothing_that_was_acknowledged(nth: int, tmp_path: Path) -> None:
     strace = shutil.which("strace")

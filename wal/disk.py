@@ -86,7 +86,11 @@ class DirectDisk:
             except FileExistsError:
                 if not os.path.isdir(made):
                     raise
-            self.sync_directory(os.path.dirname(made))
+            try:
+                self.sync_directory(os.path.dirname(made))
+            except OSError:
+                os.rmdir(made)  # the next try makes it anew: a name whose sync failed can't be made durable
+                raise
         if not missing:  # whoever made it (an operator, a process that was killed) may not have synced its name
             with suppress(OSError):  # its parent need not be ours to open
                 self.sync_directory(os.path.dirname(os.path.abspath(path)))

@@ -185,6 +185,8 @@ class _Opening:
             self.disk.sync(fd)
         finally:
             self.disk.close(fd)
+        # The last owner may have died between the manifest's rename and the sync of the directory, or that sync failed.
+        self._swap(self.manifest)
         return self._go_on(path, entry, tail)
 
     def _copy_forward(self, segment: SegmentFile | None, entry: SegmentEntry, tail: Tail) -> Live:
@@ -245,7 +247,8 @@ class _Opening:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            self.disk.unlink(path)
+            if os.path.basename(path) in self.disk.list(self.directory):
+                self.disk.unlink(path)
             path = "nothing: the disk is full"
         logger.warning(
             "{}: {} bytes at {} were never durable; kept as {}", segment.path, torn.size, torn.position, path
