@@ -8,7 +8,7 @@ from mq import command
 from mq.errors import InvalidArgument, MessageTooLarge
 from mq.pb import mq_pb2 as pb
 from mq.pb import raw_pb2 as raw
-from mq.service import batch, checks
+from mq.service import batch, checks, plain
 from mq.service.checks import parse
 from mq.service.convert import channel_settings
 from mq.service.edge import Edge
@@ -25,9 +25,13 @@ def create_channel(request: bytes, edge: Edge) -> command.CreateChannel:
 
 
 def publish(request: bytes, edge: Edge) -> command.Publish:
+    return plain.read(request, edge) or _any_publish(request, edge)
+
+
+def _any_publish(request: bytes, edge: Edge) -> command.Publish:
     _check_size(request, edge)
     message = parse(raw.PublishRequest, request)
-    checks.channel(message.channel)
+    plain.remember(request, checks.channel(message.channel))
     if not message.content:
         raise InvalidArgument("content is missing")
     headers = message.headers

@@ -9,6 +9,7 @@ from mq.command import Position
 from mq.errors import MqError
 from mq.pb import mq_pb2 as pb
 from mq.pb import raw_pb2 as raw
+from mq.service import plain
 from mq.service.batch import varint
 from mq.service.convert import public_channel_settings, public_group_settings
 
@@ -38,6 +39,8 @@ def create_channel(answer: reply.CreateChannelReply) -> Pieces:
 
 
 def publish(answer: reply.PublishReply) -> Pieces:
+    if short := plain.answer(answer):
+        return [short]
     response = pb.PublishResponse(
         partition=answer.partition,
         offset=answer.base_offset,
