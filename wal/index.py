@@ -121,7 +121,7 @@ class SegmentIndex:
             first, end, first_sequence, last_sequence = _GAP.unpack_from(data, position)
             index.gaps.append(Gap(first, end, first_sequence, last_sequence, "damaged bytes"))
             position += _GAP.size
-        if len(data) != size + 8 * (3 * sum(counts) + 2 * marks) + 4:
+        if len(index.partitions) != partitions or len(data) != size + 8 * (3 * sum(counts) + 2 * marks) + 4:
             return None  # torn: the CRC of no bytes at all is zero, and fits the zeros of an offset
         take = _Arrays(data, size)
         for places, count in zip(index.partitions.values(), counts, strict=True):

@@ -23,6 +23,7 @@ from wal.segment import SEGMENT_HEADER_BYTES, Gap, SegmentFile
 from wal.tail import kept, survey
 from wal.watermark import read_mark
 
+_LOOKS = 3  # at a live segment that seems damaged
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
@@ -131,10 +132,26 @@ class _Verification:
     def _items(self, manifest: Manifest, entry: SegmentEntry, segment: SegmentFile) -> Iterator[Frame | Gap]:
         if entry.is_sealed:
             return walk_entry(segment, entry)
-        mark = read_mark(self.disk, self.directory, manifest.log_uuid)
-        tail = survey(segment, entry, mark)
+        for _ in range(_LOOKS):
+            mark = read_mark(self.disk, self.directory, manifest.log_uuid)
+            if mark is not None and mark.first_sequence > entry.first_sequence:
+                sealed = self._as_sealed(entry)
+                if sealed is not None:
+                    segment.size = self.disk.size(segment.fd)  # as the seal left it
+                    return walk_entry(segment, sealed)
+            tail = survey(segment, entry, mark)
+            if not tail.corrupt:
+                break  # else look again: a frame may have been half written when we read it, and be vouched for by now
         self.report.torn_bytes += tail.torn.size if tail.torn else 0
         return kept(segment, entry, tail)
+
+    def _as_sealed(self, entry: SegmentEntry) -> SegmentEntry | None:
+        """The live segment of a moment ago, if it was sealed since we read the manifest."""
+        manifest = read_manifest(self.disk, self.directory)
+        for now in manifest.segments if manifest is not None else ():
+            if (now.first_sequence, now.salt, now.is_sealed) == (entry.first_sequence, entry.salt, True):
+                return now
+        return None
 
     def _frame(self, name: str, frame: Frame) -> None:
         self.report.frames += 1
@@ -208,7 +225,9 @@ class _Offsets:
             if published.base_offset < expected:
                 self._complain(name, frame, f"offsets from {published.base_offset} on stand here again", loss)
             elif published.base_offset > expected and len(self.report.damage) > known_damage:
-                self.report.damage[known_damage].offsets.append(loss)
+                since = self.report.damage[known_damage:]
+                taken = next((damage for damage in since if damage.last_sequence >= damage.first_sequence), since[0])
+                taken.offsets.append(loss)
             elif published.base_offset > expected and holes == self._holes:
                 self._complain(name, frame, f"offsets from {expected} on are missing", loss)
             end = max(expected, end_offset(published))
