@@ -1,9 +1,10 @@
 """A real broker for tests: started on a free port in a thread, stopped at the end of the `with` block.
 
-    with mq.testing.broker() as running:
-        client = connect(running.address)
+    with mq.testing.broker() as address:
+        client = mq.Client(address)
 
 Without a directory it keeps nothing on disk. Settings are the variables of the environment: `LOG_LEVEL="DEBUG"`.
+pytest finds the fixtures `mq_broker` (an address) and `mq_client` (a client of it) by itself.
 """
 
 from __future__ import annotations
@@ -22,12 +23,18 @@ DEADLINE_SECONDS = 30
 SMALL = {"WAL_SEGMENT_SIZE": "8MiB"}  # a log takes the room of a few segments as soon as it is made
 
 
-class Running:
-    """A broker that serves."""
+class Running(str):
+    """A broker that serves: its address, as `mq.Client` takes it, and what a closer look needs."""
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+    server: Server
+    loop: asyncio.AbstractEventLoop
+
+    def __new__(cls, server: Server, loop: asyncio.AbstractEventLoop) -> Running:
+        host, wire = "127.0.0.1", server.wire.port
+        self = super().__new__(cls, f"mq://{host}:{wire}" if wire else f"grpc://{host}:{server.grpc.port}")
         self.server = server
         self.loop = loop
+        return self
 
     @property
     def port(self) -> int:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["mq.pytest_plugin"]  # also where the project is only on the path, not installed
+
 # A failing example prints the line that reproduces it. No deadline: a busy machine is not a failure.
 settings.register_profile("dev", deadline=None, print_blob=True)
 # The same examples on every run, so that a red build is about the change and not about luck.

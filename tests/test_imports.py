@@ -47,7 +47,7 @@ LAYERS = [
     # its users
     {"mq.client"},
     {"mq"},
-    {"mq.testing"},
+    {"mq.testing", "mq.pytest_plugin"},
     {"mq.cli"},
 ]
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import grpc
 
 from mq.client.transport import Done, error_of
-from mq.errors import MqError, Unavailable
+from mq.errors import MessageTooLarge, MqError, Unavailable
 
 CONNECT_SECONDS = 5.0
 WINDOW = 1_000  # calls in flight that `send` allows; what more there is waits in the caller
@@ -33,6 +33,8 @@ def error_from(error: grpc.RpcError) -> MqError:
     reason = next((str(value) for key, value in metadata if key == REASON), "")
     if not reason and status == "CANCELLED":
         return Unavailable("the call was given up")
+    if not reason and status == "RESOURCE_EXHAUSTED" and "larger than max" in (call.details() or ""):
+        return MessageTooLarge(str(call.details()))  # gRPC's own limit, before the broker saw the request
     return error_of(status, reason, call.details() or status)
 
 

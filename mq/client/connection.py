@@ -1,0 +1,166 @@
+"""A connection that comes back: finds a broker that answers, retries what may be retried, within a deadline.
+
+A transport says what happened; here is what is done about it. Retries are safe because every request that changes
+something can be recognised: publishes carry a producer and a sequence, acks a receipt.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+
+from mq.client.address import Address
+from mq.client.backoff import Backoff
+from mq.client.transport import TimedOut, Transport
+from mq.errors import MqError, ResourceExhausted, Unavailable
+
+CONNECT_SECONDS = 5.0
+ATTEMPT_SECONDS = 10.0  # without an answer for so long, a connection is given up and the request sent on a new one
+Connect = Callable[[Address, float], Transport]
+
+
+def connect(address: Address, timeout: float) -> Transport:
+    """A transport to an address. Raises Unavailable, InvalidArgument."""
+    if address.scheme == "mq":
+        from mq.client.wire import WireTransport
+
+        return WireTransport(address.host, address.port, connect_timeout=timeout)
+    from mq.client.grpc import GrpcTransport
+
+    return GrpcTransport(address.host, address.port, connect_timeout=timeout)
+
+
+class Connection:
+    """Shared by all threads. The first connection is made at once and tried once; later ones until the deadline."""
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        *,
+        timeout: float,
+        connect_timeout: float = CONNECT_SECONDS,
+        attempt_seconds: float = ATTEMPT_SECONDS,
+        connect: Connect = connect,
+    ) -> None:
+        self.timeout = timeout
+        self._addresses = list(addresses)
+        self._connect = connect
+        self._connect_timeout = connect_timeout
+        self._attempt_seconds = attempt_seconds
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._transport: Transport | None = None
+        self._turn = 0
+        self.reconnects = 0  # successful ones, after the first
+
+    def another(self) -> Connection:
+        """A connection of its own to the same broker, for one that waits or sends a lot."""
+        return Connection(
+            self._addresses[self._turn :] + self._addresses[: self._turn],
+            timeout=self.timeout,
+            connect_timeout=self._connect_timeout,
+            attempt_seconds=self._attempt_seconds,
+            connect=self._connect,
+        )
+
+    def call(
+        self, method: str, request: bytes, *, timeout: float | None = None, wait: float = 0.0, patient: bool = False
+    ) -> bytes:
+        """One request, one answer, however often it takes. `wait`: seconds that the broker may hold the answer back.
+
+        `patient`: also come back while the broker is short of something. Raises MqError when the time is over.
+        """
+        end = time.monotonic() + (self.timeout if timeout is None else timeout)
+        backoff: Backoff | None = None
+        while True:
+            transport: Transport | None = None
+            try:
+                transport = self.transport()
+                limit = min(self._attempt_seconds + wait, max(0.001, end - time.monotonic()))
+                return transport.call(method, request, limit)
+            except MqError as error:
+                self._judge(error, method, transport)
+                if not error.retryable or (isinstance(error, ResourceExhausted) and not patient):
+                    raise
+                backoff = backoff or Backoff()
+                pause = backoff.seconds()
+                if self._closed.is_set() or time.monotonic() + pause >= end:
+                    raise
+            if self._closed.wait(pause):
+                raise Unavailable("the client was closed")
+
+    def transport(self) -> Transport:
+        """A transport that worked when it was last used. Raises Unavailable after one try of each address."""
+        transport = self._transport
+        if transport is not None and self._pid == os.getpid():
+            return transport
+        self.check_usable()
+        with self._lock:
+            if self._transport is None:
+                self._transport = self._reach()
+            return self._transport
+
+    def check_usable(self) -> None:
+        """Raises Unavailable."""
+        if self._pid != os.getpid():
+            raise Unavailable("this client was made before a fork: make a new one in the child")
+        if self._closed.is_set():
+            raise Unavailable("the client was closed")
+
+    def discard(self, transport: Transport) -> None:
+        """Use this one no more; the next call finds another."""
+        with self._lock:
+            if self._transport is transport:
+                self._transport = None
+                self.reconnects += 1
+        transport.close()
+
+    def pause(self, seconds: float) -> bool:
+        """Wait, unless the connection is closed first; true where it was."""
+        return self._closed.wait(seconds)
+
+    def close(self) -> None:
+        """Idempotent. After a fork the connection is the parent's, and stays open."""
+        self._closed.set()
+        if self._pid == os.getpid() and self._transport is not None:
+            self._transport.close()
+
+    def _judge(self, error: MqError, method: str, transport: Transport | None) -> None:
+        """Part with a transport that is broken, and say what an old broker does not."""
+        if error.status == "UNIMPLEMENTED":
+            raise MqError(f"the broker does not know {method}: it is older than this client") from error
+        if transport is None:
+            return
+        is_over = not getattr(transport, "is_usable", True) or getattr(transport, "is_draining", False)
+        if isinstance(error, TimedOut) or (isinstance(error, Unavailable) and is_over):
+            self.discard(transport)
+
+    def _reach(self) -> Transport:
+        failures: list[str] = []
+        for _ in self._addresses:
+            address = self._addresses[self._turn]
+            try:
+                return self._reach_one(address)
+            except Unavailable as error:
+                failures.append(str(error))
+                self._turn = (self._turn + 1) % len(self._addresses)
+        raise Unavailable("; ".join(failures))
+
+    def _reach_one(self, address: Address) -> Transport:
+        try:
+            return self._connect(address, self._connect_timeout)
+        except Unavailable as error:
+            fallback = address.fallback
+            if fallback is None:
+                raise
+            try:
+                transport = self._connect(fallback, self._connect_timeout)
+            except Unavailable:
+                raise error from None
+        warnings.warn(f"{address} does not answer: using {fallback}, which is slower", RuntimeWarning, stacklevel=2)
+        self._addresses[self._turn] = fallback
+        return transport

@@ -1,0 +1,292 @@
+"""A consumer: iterate, or fetch by hand. A thread pulls the next batch while the current one is worked on.
+
+Pulls have a connection of their own: closing it ends a pull that waits, and the broker gives out nothing more to it.
+Nothing that `stop` touches takes a lock, so a signal's handler may call it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import NamedTuple
+
+from mq.client import unclosed
+from mq.client.batch import Batch
+from mq.client.connection import Connection
+from mq.client.keeper import Keeper
+from mq.client.message import Delivery, Message, Part
+from mq.client.position import Start, start_of
+from mq.client.pulling import LONGEST_WAIT_SECONDS, PULL, MemberPull, Pulled
+from mq.client.value import Codec
+from mq.errors import MqError, Unavailable
+from mq.pb import mq_pb2 as pb
+
+log = logging.getLogger("mq")
+
+PREFETCH = 2  # answers that wait for their turn, beside the one that is worked on
+OnPartitions = Callable[[frozenset[int]], None]
+
+
+class Membership(NamedTuple):
+    """Who a consumer is, and how it pulls."""
+
+    pull: MemberPull
+    batch_size: int
+    interval: float
+    codec: Codec | None
+    on_assigned: OnPartitions | None
+    on_revoked: OnPartitions | None
+
+
+class Consumer:
+    """Made by `Client.consumer`. One thread iterates; acks may come from any."""
+
+    def __init__(self, shared: Connection, own: Connection, membership: Membership, extend_seconds: float) -> None:
+        self.channel, self.group, self.member, _ = membership.pull
+        self._shared = shared  # acks, and all that is not a pull
+        self._own = own
+        self._as = membership
+        self._keeper = Keeper(shared, self.channel, self.group, self.member, extend_seconds)
+        self._arrived: SimpleQueue[tuple[int, Pulled] | MqError | None] = SimpleQueue()
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
+        self._waiting: deque[Delivery] = deque()  # taken from an answer, not handed out yet
+        self._room = threading.Semaphore(PREFETCH)
+        self._fetcher: threading.Thread | None = None
+        self._assigned: frozenset[int] = frozenset()
+        self._epoch = 0  # a seek makes what was pulled before it worthless
+        self._is_paused = self._is_stopping = self._is_closed = False
+        self._pid = os.getpid()
+        unclosed.opened(self)
+
+    # ------------------------------------------------------------ taking messages
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come, until `stop`."""
+        while (delivery := self._take(None)) is not None:
+            for index in range(delivery.count):
+                if self._is_stopping or delivery.is_lost:
+                    break
+                yield Message(delivery, index)
+
+    def batches(self) -> Iterator[Batch]:
+        """The same in batches of up to `batch_size`, with one ack each."""
+        while (delivery := self._take(None)) is not None:
+            parts, room = [delivery.whole()], self._as.batch_size - delivery.count
+            while self._waiting and self._waiting[0].count <= room:
+                following = self._waiting.popleft()
+                if not following.is_lost:
+                    room -= following.count
+                    parts.append(following.whole())
+            yield Batch(parts)
+
+    def fetch(self, max_messages: int | None = None, timeout: float = 0.0) -> Batch:
+        """Up to so many messages: what is there, or what comes first within the timeout. Perhaps none."""
+        self._check_usable()
+        count = max_messages or self._as.batch_size
+        end = time.monotonic() + timeout
+        while True:
+            if self._fetcher is not None:
+                parts = self._fetched(count, end)
+            else:
+                wait = min(LONGEST_WAIT_SECONDS, max(0.0, end - time.monotonic()))
+                pulled = self._pull(count, wait, timeout + self._own.timeout)
+                self._enter(pulled)
+                parts = [delivery.whole() for delivery in self._waiting]
+                self._waiting.clear()
+            if parts or time.monotonic() >= end or self._is_stopping:
+                return Batch(parts)
+
+    def ack(self, messages: Message | Sequence[Message] | Batch) -> None:
+        """These are done. Sent with the next few; `flush` sends them now."""
+        self._keeper.ack(_parts(messages))
+
+    def nack(self, messages: Message | Sequence[Message] | Batch, delay_ms: int | None = None) -> None:
+        """Deliver these again."""
+        self._keeper.nack(_parts(messages), delay_ms)
+
+    def reject(self, messages: Message | Sequence[Message] | Batch, reason: str = "") -> None:
+        """These go to the dead-letter channel."""
+        self._keeper.reject(_parts(messages), reason)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all acks so far are durable."""
+        self._keeper.flush(timeout)
+
+    # ------------------------------------------------------------ steering
+
+    def pause(self) -> None:
+        """Hand out nothing more until `resume`; what was handed out stays leased."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self._wakeups.put(None)
+
+    def seek(self, start: Start, *, partition: int | None = None) -> None:
+        """Move the whole group; what this consumer holds is given back."""
+        self._epoch += 1
+        self._waiting.clear()
+        self._keeper.flush()
+        self._leave()
+        request = pb.SeekRequest(channel=self.channel, group=self.group, start=start_of(start), force=True)
+        if partition is not None:
+            request.partition = partition
+        self._shared.call("mq.MQService/Seek", request.SerializeToString())
+
+    def stop(self) -> None:
+        """End the iteration after the message that is worked on. A signal's handler may call this."""
+        self._is_stopping = True
+        self._arrived.put(None)
+        self._wakeups.put(None)
+
+    @property
+    def assigned(self) -> frozenset[int]:
+        """Ordered groups: the partitions that this consumer owns."""
+        return self._assigned
+
+    @property
+    def lost(self) -> int:
+        """Messages whose lease was gone when they were acked: they are delivered again."""
+        return self._keeper.lost
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send the acks, give back what is not acked, leave the group. Idempotent."""
+        if self._is_closed or self._pid != os.getpid():
+            return
+        self._is_closed = True
+        unclosed.closed(self)
+        self.stop()
+        self._own.close()
+        self._room.release()
+        if self._fetcher is not None and self._fetcher is not threading.current_thread():
+            self._fetcher.join(timeout)
+        try:
+            self._keeper.close(timeout)
+        finally:
+            with contextlib.suppress(MqError):
+                self._leave(timeout)
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<mq.Consumer {self.member} of {self.channel}/{self.group}>"
+
+    # ------------------------------------------------------------ from the fetcher
+
+    def _take(self, timeout: float | None) -> Delivery | None:
+        """The next delivery; None: stopped, or nothing came in time."""
+        self._check_usable()
+        self._start_fetching()
+        while not self._is_stopping:
+            if self._is_paused:
+                self._wakeups.get()
+                continue
+            while self._waiting:
+                delivery = self._waiting.popleft()
+                if not delivery.is_lost:
+                    return delivery
+            try:
+                arrived = self._arrived.get(timeout=timeout)
+            except Empty:
+                return None
+            if isinstance(arrived, MqError):
+                self._fetcher = None
+                raise arrived
+            if arrived is not None:
+                self._room.release()
+                epoch, pulled = arrived
+                if epoch == self._epoch:
+                    self._enter(pulled)
+                else:
+                    self._leave()
+        return None
+
+    def _enter(self, pulled: Pulled) -> None:
+        if pulled.assigned != self._assigned:
+            before, self._assigned = self._assigned, pulled.assigned
+            if self._as.on_revoked and before - pulled.assigned:
+                self._as.on_revoked(before - pulled.assigned)
+            if self._as.on_assigned and pulled.assigned - before:
+                self._as.on_assigned(pulled.assigned - before)
+        self._waiting.extend(pulled.deliveries)
+
+    def _fetched(self, count: int, end: float) -> list[Part]:
+        parts: list[Part] = []
+        while count > 0:
+            delivery = self._take(0.0 if parts else max(0.0, end - time.monotonic()))
+            if delivery is None:
+                break
+            if parts and delivery.count > count:
+                self._waiting.appendleft(delivery)
+                break
+            parts.append(delivery.whole())
+            count -= delivery.count
+        return parts
+
+    # ------------------------------------------------------------ the fetcher
+
+    def _start_fetching(self) -> None:
+        if self._fetcher is None:
+            self._fetcher = threading.Thread(target=self._fetch_all, name="mq-consumer", daemon=True)
+            self._fetcher.start()
+
+    def _fetch_all(self) -> None:
+        breaks = self._own.reconnects
+        while self._room.acquire() and not self._is_stopping:
+            epoch = self._epoch
+            try:
+                pulled = self._pull(self._as.batch_size, LONGEST_WAIT_SECONDS, float("inf"))
+            except MqError as error:
+                self._arrived.put(error)  # also where it was stopped: then nobody takes it
+                return
+            if breaks != self._own.reconnects:
+                breaks = self._own.reconnects
+                self._check_waiting()
+            if pulled.deliveries or pulled.assigned != self._assigned:
+                self._arrived.put((epoch, pulled))
+            else:
+                self._room.release()
+            if self._as.interval and self._own.pause(self._as.interval):
+                return
+
+    def _pull(self, count: int, wait: float, timeout: float) -> Pulled:
+        data = self._own.call(PULL, self._as.pull.request(count, wait), wait=wait, timeout=timeout)
+        pulled = self._as.pull.answer(data, self._as.codec)
+        self._keeper.hold(pulled.deliveries)
+        return pulled
+
+    def _check_waiting(self) -> None:
+        """After a break: what waits here may be somebody else's by now, and is dropped then."""
+        with contextlib.suppress(MqError, RuntimeError):
+            self._keeper.check(list(self._waiting))
+
+    def _leave(self, timeout: float | None = None) -> None:
+        request = pb.LeaveRequest(channel=self.channel, group=self.group, member=self.member)
+        self._shared.call("mq.MQService/Leave", request.SerializeToString(), timeout=timeout)
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise Unavailable("this consumer was made before a fork: make a new one in the child")
+        if self._is_closed:
+            raise Unavailable("the consumer is closed")
+
+
+def _parts(messages: Message | Sequence[Message] | Batch) -> list[Part]:
+    if isinstance(messages, Message):
+        return [messages.part()]
+    if isinstance(messages, Batch):
+        return messages.parts()
+    return [message.part() for message in messages]

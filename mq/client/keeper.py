@@ -1,0 +1,198 @@
+"""The thread behind a consumer: sends acks, gathered; keeps leases while a message is worked on.
+
+Acks go out when there are many, when the oldest has waited long enough, and at the end. What a broker refuses because
+the lease is gone is told in the log and counted: the message is delivered again, which is what at-least-once means.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from mq.client.connection import Connection
+from mq.client.message import Delivery, Part
+from mq.client.settling import NACK, REJECT, Book, Settlement
+from mq.errors import GroupNotFound, LeaseLost, MqError
+
+log = logging.getLogger("mq")
+
+ACK_SECONDS = 0.05
+ACK_MESSAGES = 5_000
+
+
+class Keeper:
+    """Implements `Ledger`. All methods may be called from any thread."""
+
+    def __init__(self, connection: Connection, channel: str, group: str, member: str, extend_seconds: float) -> None:
+        self._connection = connection
+        self._name = (channel, group, member)
+        self.member = member
+        self._extend_seconds = extend_seconds
+        self._lock = threading.RLock()  # a signal's handler may ack while its thread is acking
+        self._changed = threading.Condition(self._lock)
+        self._book = Book()
+        self._unsent: list[Settlement] = []  # taken from the book, and not answered yet
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+        self._is_sending = False
+        self._ack_by = 0.0  # 0: nothing waits
+        self.lost = 0  # messages whose lease was gone when they were acked
+
+    # ------------------------------------------------------------ Ledger
+
+    def ack_one(self, delivery: Delivery, index: int) -> None:
+        with self._lock:
+            self._book.ack_one(delivery, index)
+            if not self._ack_by or self._book.acks >= ACK_MESSAGES:
+                self._note()
+
+    def ack(self, parts: Sequence[Part]) -> None:
+        with self._lock:
+            for part in parts:
+                self._book.ack(*part)
+            self._note()
+
+    def nack(self, parts: Sequence[Part], delay_ms: int | None) -> None:
+        with self._lock:
+            self._book.hand_back(NACK, parts, delay_ms)
+            self._note()
+
+    def reject(self, parts: Sequence[Part], reason: str) -> None:
+        with self._lock:
+            self._book.hand_back(REJECT, parts, reason=reason)
+            self._note()
+
+    def extend(self, delivery: Delivery) -> None:
+        with self._lock:
+            extensions = self._book.extensions([delivery])
+        for each in extensions:
+            self._connection.call(f"mq.MQService/{each.act}", each.request(*self._name))
+
+    # ------------------------------------------------------------ a consumer's side
+
+    def hold(self, deliveries: Sequence[Delivery]) -> None:
+        """These came; they are kept until they are settled."""
+        with self._lock:
+            for delivery in deliveries:
+                delivery.ledger = self
+                self._book.hold(delivery)
+            if self._thread is None and not self._is_closing:
+                self._thread = threading.Thread(target=self._run, name="mq-consumer-keeper", daemon=True)
+                self._thread.start()
+
+    def take(self, parts: Sequence[Part]) -> list[tuple[Delivery, list[tuple[int, int]]]]:
+        """Settle these by other means: a transaction acks them itself."""
+        with self._lock:
+            return [(part[0], self._book.take(*part)) for part in parts]
+
+    def check(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Which of these are still held, as the broker sees it. Asked after a break."""
+        with self._lock:
+            extensions = self._book.extensions(deliveries) if deliveries else []
+        for each in extensions:
+            self._settle(each)
+        return [delivery for delivery in deliveries if not delivery.is_lost]
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send what waits, and wait for the answer. Raises the error of what could not be sent."""
+        with self._lock:
+            end = time.monotonic() + (self._connection.timeout if timeout is None else timeout)
+            while self._is_sending and self._changed.wait(max(0.0, end - time.monotonic())):
+                pass
+        self._send_all(max(0.1, end - time.monotonic()))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what waits, and stop. Idempotent."""
+        with self._lock:
+            self._is_closing = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout if timeout is not None else self._connection.timeout)
+        self.flush(timeout)
+
+    # ------------------------------------------------------------ the thread
+
+    def _note(self) -> None:
+        """Something waits to be sent."""
+        if not self._ack_by:
+            self._ack_by = time.monotonic() + ACK_SECONDS
+            self._changed.notify_all()
+        elif self._book.is_urgent or self._book.acks >= ACK_MESSAGES:
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        extend_at = time.monotonic() + self._extend_seconds
+        while True:
+            with self._lock:
+                while not self._is_due() and time.monotonic() < extend_at:
+                    until = min(extend_at, self._ack_by or extend_at)
+                    self._changed.wait(max(0.0, until - time.monotonic()))
+                if self._is_closing:
+                    return
+            try:
+                if self._is_due():
+                    self._send_all(None)
+                if time.monotonic() >= extend_at:
+                    extend_at = time.monotonic() + self._extend_seconds
+                    self._extend_all()
+            except MqError as error:
+                log.warning("mq: acks wait: %s", error)
+                self._connection.pause(0.2)
+
+    def _is_due(self) -> bool:
+        is_full = self._book.is_urgent or self._book.acks >= ACK_MESSAGES
+        return self._is_closing or is_full or 0 < self._ack_by <= time.monotonic()
+
+    def _extend_all(self) -> None:
+        with self._lock:
+            extensions = self._book.extensions()
+        for each in extensions:
+            self._settle(each)
+
+    def _send_all(self, timeout: float | None) -> None:
+        with self._lock:
+            self._unsent += self._book.take_all()
+            self._ack_by = 0.0
+            self._is_sending = True
+        try:
+            while self._unsent:
+                self._settle(self._unsent[0], timeout)
+                self._unsent.pop(0)
+        finally:
+            with self._lock:
+                self._is_sending = False
+                if self._unsent:
+                    self._ack_by = time.monotonic() + ACK_SECONDS
+                self._changed.notify_all()
+
+    def _settle(self, settlement: Settlement, timeout: float | None = None) -> None:
+        """Make one request. Raises MqError where it may succeed later."""
+        try:
+            self._connection.call(f"mq.MQService/{settlement.act}", settlement.request(*self._name), timeout=timeout)
+        except LeaseLost:
+            if len(settlement.receipts) > 1:
+                for each in settlement.one_by_one():
+                    self._settle(each, timeout)
+                return
+            self._lose(settlement)
+        except MqError as error:
+            if error.retryable:
+                raise
+            if not isinstance(error, GroupNotFound):
+                log.error("mq: %s of %s was refused: %s", settlement.act, self._name[0], error)
+            self._lose(settlement)
+
+    def _lose(self, settlement: Settlement) -> None:
+        with self._lock:
+            for delivery in settlement.deliveries:
+                if not delivery.is_lost:
+                    self.lost += delivery.count
+                    log.warning(
+                        "mq: the lease of %d messages of %s from offset %d is gone; they are delivered again",
+                        delivery.count,
+                        delivery.channel,
+                        delivery.base,
+                    )
+                self._book.lose(delivery)

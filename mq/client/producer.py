@@ -1,0 +1,326 @@
+"""A producer: messages gathered into batches, several batches in flight, each stored once and in order.
+
+The thread that fills a batch sends it. A thread of the producer's own sends what lingered, and puts things right after
+a failure: it waits until nothing is in flight, then sends what failed again, one by one, in the order of its sequence.
+A batch that the broker has already is recognised there, so a retry never doubles.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import islice
+from types import TracebackType
+from typing import Any
+
+from mq.client import codec, unclosed
+from mq.client.codec import HeaderValue
+from mq.client.connection import Connection
+from mq.client.options import PublishOptions
+from mq.client.outbox import OutBatch, Outbox, Sent
+from mq.client.publisher import PUBLISH_BATCH
+from mq.client.sequence import Sequence
+from mq.client.transport import TimedOut, same
+from mq.client.value import Codec, key_of, message_of
+from mq.errors import InvalidArgument, MqError, SequenceRefused, Unavailable
+
+IN_FLIGHT = 8  # batches; far below the 64 that a broker recognises a retry among
+
+
+class Producer:
+    """Made by `Client.producer`. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        channel: str,
+        partitions: int,
+        *,
+        linger_ms: float,
+        batch_size: int,
+        batch_bytes: int,
+        buffer_bytes: int,
+        options: PublishOptions,
+        made_by: Codec | None,
+    ) -> None:
+        if batch_size < 1 or linger_ms < 0:
+            raise InvalidArgument("batch_size is at least 1, linger_ms is not negative")
+        self.channel = channel
+        self._connection = connection
+        self._linger = linger_ms / 1_000
+        self._many = max(batch_size, 5_000)  # messages at a time, where a whole iterable is sent
+        self._batch_bytes = batch_bytes
+        self._buffer_bytes = buffer_bytes
+        self._options = options
+        self._codec = made_by
+        self._sequence = Sequence()
+        self._lock = threading.Lock()  # of everything below
+        self._changed = threading.Condition(self._lock)
+        self._sending = threading.RLock()  # keeps the order of what leaves
+        self._outbox = Outbox(channel, partitions, batch_size, batch_bytes)
+        self._ready: deque[OutBatch] = deque()
+        self._in_flight: dict[int, OutBatch] = {}
+        self._failed: list[tuple[OutBatch, MqError]] = []
+        self._buffered = 0
+        self._is_flushing = 0
+        self._is_closed = False
+        self._error: MqError | None = None  # the first one that nobody was told of by `flush`
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="mq-producer", daemon=True)
+        self._thread.start()
+        unclosed.opened(self)
+
+    # ------------------------------------------------------------ sending
+
+    def send(
+        self, value: Any, key: str | bytes | None = None, headers: Mapping[str, HeaderValue] | None = None
+    ) -> Sent:
+        """Put a message on its way. Waits only where the buffer is full; `.result()` of what it returns says where it
+        was stored.
+        """
+        message = message_of(value, key, headers, self._codec)
+        partition = None if key is None else self._outbox.partition_of(key_of(key))
+        with self._lock:
+            batch, index, is_full = self._add(partition, message, 1)
+        if is_full:
+            self._pump()
+        return Sent(batch, index)
+
+    def send_many(self, values: Iterable[Any], key: str | bytes | None = None) -> int:
+        """Put many on their way, faster than one by one; returns how many. `flush` tells whether they were stored."""
+        partition = None if key is None else self._outbox.partition_of(key_of(key))
+        source, total = iter(values), 0
+        while chunk := list(islice(source, self._many)):
+            for count, messages in self._joined(chunk, key):
+                with self._lock:
+                    self._add(partition, messages, count)
+                    self._close(partition)
+                self._pump()
+            total += len(chunk)
+        return total
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent so far is durable. Raises the first error since the last flush, or TimedOut."""
+        self._check_usable()
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            for batch in list(self._outbox.open_batches()):
+                batch.due = 0.0
+            self._is_flushing += 1
+            self._changed.notify_all()
+            try:
+                while self._buffered:
+                    left = None if end is None else end - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise TimedOut(f"{self._buffered} bytes are not durable yet")
+                    self._changed.wait(left)
+            finally:
+                self._is_flushing -= 1
+            error, self._error = self._error, None
+        if error is not None:
+            raise same(error)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush and stop. Idempotent."""
+        if self._pid != os.getpid() or self._is_closed:
+            return
+        try:
+            self.flush(timeout)
+        finally:
+            unclosed.closed(self)
+            with self._lock:
+                self._is_closed = True
+                self._changed.notify_all()
+            self._connection.close()
+            self._thread.join(1.0)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<mq.Producer of {self.channel}>"
+
+    # ------------------------------------------------------------ into batches
+
+    def _joined(self, values: list[Any], key: str | bytes | None) -> Iterable[tuple[int, bytes]]:
+        """Values as the bytes of batches, none much larger than a batch may be."""
+        if key is None and self._codec is None and set(map(type, values)) == {bytes}:
+            joined = codec.join(values)
+            if len(joined) <= 2 * self._batch_bytes or len(values) == 1:
+                yield len(values), joined
+                return
+        elif len(values) == 1:
+            yield 1, message_of(values[0], key, None, self._codec)
+            return
+        else:
+            messages = [message_of(value, key, None, self._codec) for value in values]
+            if sum(map(len, messages)) <= 2 * self._batch_bytes:
+                yield len(messages), b"".join(messages)
+                return
+        middle = len(values) // 2
+        yield from self._joined(values[:middle], key)
+        yield from self._joined(values[middle:], key)
+
+    def _add(self, partition: int | None, messages: bytes, count: int) -> tuple[OutBatch, int, bool]:
+        self._check_usable()
+        while self._buffered > self._buffer_bytes:
+            self._changed.wait()
+            self._check_usable()
+        batch = self._outbox.open_batch(partition, 0.0)
+        if not batch.count:
+            batch.due = time.monotonic() + self._linger
+            if not self._in_flight or self._linger:
+                self._changed.notify_all()  # the thread looks after what lingers
+        index = batch.add(messages, count)
+        self._buffered += len(messages)
+        is_full = self._outbox.close_if_full(batch)
+        if is_full:
+            self._ready.append(batch)
+        return batch, index, is_full
+
+    def _close(self, partition: int | None) -> None:
+        """What is open leaves now."""
+        batch = self._outbox.open_batch(partition, 0.0)
+        batch.due = 0.0
+        self._ready.extend(self._outbox.take_due(0.0))
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise Unavailable("this producer was made before a fork: make a new one in the child")
+        if self._is_closed:
+            raise Unavailable("the producer is closed")
+
+    # ------------------------------------------------------------ out
+
+    def _pump(self) -> None:
+        """Send what is ready and finds room, in order."""
+        if self._failed:
+            return  # the producer's thread goes on when that is put right
+        with self._sending:
+            while (batch := self._next()) is not None:
+                request = self._request(batch)
+                try:
+                    transport = self._connection.transport()
+                    transport.send(PUBLISH_BATCH, request, partial(self._answered, batch))
+                except MqError as error:
+                    self._answered(batch, error)
+
+    def _next(self) -> OutBatch | None:
+        with self._lock:
+            if not self._ready or len(self._in_flight) >= IN_FLIGHT or self._failed:
+                return None
+            batch = self._ready.popleft()
+            if batch.count == 0:
+                return None
+            batch.sequence = self._sequence.next
+            self._sequence.next += 1
+            self._in_flight[batch.sequence] = batch
+            return batch
+
+    def _request(self, batch: OutBatch) -> bytes:
+        options = self._options if batch.partition is None else self._options._replace(partition=batch.partition)
+        head = options.request(self.channel, self._sequence.producer_id, batch.sequence)
+        return codec.publish_request(head, batch.pieces)
+
+    def _answered(self, batch: OutBatch, answer: bytes | MqError) -> None:
+        """Called by the transport. A failure is only noted here: the producer's thread deals with it."""
+        with self._lock:
+            del self._in_flight[batch.sequence]
+            if isinstance(answer, MqError):
+                self._failed.append((batch, answer))
+            if isinstance(answer, MqError) or self._ready or not self._in_flight:
+                self._changed.notify_all()
+        if not isinstance(answer, MqError):
+            self._finish(batch, answer)
+
+    def _finish(self, batch: OutBatch, answer: bytes | MqError) -> None:
+        size = batch.bytes
+        batch.finish(answer)
+        with self._lock:
+            was_full = self._buffered > self._buffer_bytes
+            self._buffered -= size
+            if isinstance(answer, MqError) and self._error is None:
+                self._error = answer
+            if was_full or self._is_flushing:
+                self._changed.notify_all()
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._has_work():
+                    due = self._outbox.next_due()
+                    if due is None and self._is_closed:
+                        return
+                    self._changed.wait(None if due is None else max(0.0, due - time.monotonic()))
+                if self._is_closed:
+                    self._give_up()
+                    return
+                self._ready.extend(self._outbox.take_due(time.monotonic()))
+                is_broken = bool(self._failed)
+            if is_broken:
+                self._recover()
+            self._pump()
+
+    def _has_work(self) -> bool:
+        if self._is_closed:
+            return True
+        if self._failed:
+            return not self._in_flight
+        due = self._outbox.next_due()
+        if due is not None and due <= time.monotonic():
+            return True
+        return bool(self._ready) and len(self._in_flight) < IN_FLIGHT
+
+    def _give_up(self) -> None:
+        self._failed.clear()
+        self._ready.clear()
+
+    def _recover(self) -> None:
+        """Nothing is in flight: send what failed once more, in order, until each has its outcome."""
+        with self._sending:
+            with self._lock:
+                failed = sorted(self._failed, key=lambda item: item[0].sequence)
+            if isinstance(failed[0][1], SequenceRefused):  # nothing failed before it: the broker has forgotten us
+                self._renumber([batch for batch, _ in failed])
+            is_unknown: MqError | None = None
+            refused = 0
+            for batch, error in failed:
+                outcome = is_unknown or self._again(batch, batch.sequence - refused, error)
+                if isinstance(outcome, MqError):
+                    refused += 1
+                    if outcome.retryable:  # the time is over: it may be stored, and so may those after it
+                        is_unknown = outcome
+                self._finish(batch, outcome)
+            with self._lock:
+                self._failed.clear()
+                self._sequence.next -= refused
+                if is_unknown is not None:
+                    self._sequence.renew()
+
+    def _renumber(self, batches: list[OutBatch]) -> None:
+        """None of these is stored: start over under another name."""
+        self._sequence.renew()
+        for batch in batches:
+            batch.sequence = self._sequence.next
+            self._sequence.next += 1
+
+    def _again(self, batch: OutBatch, sequence: int, error: MqError) -> bytes | MqError:
+        """One batch again, under its number or, where one before it was refused for good, under the one now free."""
+        if not error.retryable and not isinstance(error, SequenceRefused):
+            return error
+        batch.sequence = sequence
+        try:
+            return self._connection.call(PUBLISH_BATCH, self._request(batch), patient=True)
+        except MqError as again:
+            return again

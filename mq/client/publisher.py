@@ -1,0 +1,146 @@
+"""Publishing one message at a time, from many threads: those who come while a request is in flight share the next.
+
+There is no thread and no delay here. Whoever finds the lane free sends at once, alone. Whoever finds it busy stands in
+line; when the answer is there, the first of the line sends for all who stand in it.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from mq.client import codec
+from mq.client.connection import Connection
+from mq.client.message import Published, published
+from mq.client.options import PublishOptions
+from mq.client.sequence import Sequence
+from mq.client.transport import same
+from mq.errors import InvalidArgument, MqError, SequenceRefused, Unavailable
+from mq.pb import mq_pb2 as pb
+
+PUBLISH_BATCH = "mq.MQService/PublishBatch"
+MOST_MESSAGES = 5_000  # of one request
+MOST_BYTES = 1 << 20
+
+
+class _Entry:
+    """A message that waits for its answer, in the thread that published it."""
+
+    __slots__ = ("message", "outcome", "turn")
+
+    def __init__(self, message: bytes) -> None:
+        self.message = message
+        self.outcome: Published | MqError | None = None
+        self.turn = threading.Lock()  # released when the outcome is there, or it is this one's turn to send
+        self.turn.acquire()
+
+
+class Lane:
+    """The publishes to one channel with the same options, one request at a time."""
+
+    def __init__(self, connection: Connection, channel: str, options: PublishOptions) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._options = options
+        self._sequence = Sequence()
+        self._lock = threading.Lock()
+        self._line: list[_Entry] = []
+        self._is_busy = False
+
+    def publish(self, message: bytes, timeout: float | None) -> Published:
+        """One message, durable when this returns. Raises MqError."""
+        entry = _Entry(message)
+        with self._lock:
+            self._line.append(entry)
+            is_first, self._is_busy = not self._is_busy, True
+        if not is_first:
+            self._wait(entry)
+        if entry.outcome is None:
+            self._send_line(timeout)
+        outcome = entry.outcome
+        assert outcome is not None
+        if isinstance(outcome, MqError):
+            raise outcome
+        return outcome
+
+    def _wait(self, entry: _Entry) -> None:
+        try:
+            entry.turn.acquire()
+        except BaseException:  # an interrupt: somebody else has to take the turn that may have come
+            with self._lock:
+                if entry in self._line:
+                    self._line.remove(entry)
+                if entry.outcome is None and not entry.turn.locked():
+                    self._pass_on()
+            raise
+
+    def _send_line(self, timeout: float | None) -> None:
+        """Send for all who stand in line, then let the next one."""
+        entries = self._take()
+        try:
+            self._send(entries, timeout)
+        finally:
+            for entry in entries:  # nobody is left without an answer, also after an interrupt
+                if entry.outcome is None:
+                    entry.outcome = Unavailable("the publish was interrupted: it may be stored or not")
+                    self._sequence.renew()
+            with self._lock:
+                self._pass_on()
+            for entry in entries:
+                entry.turn.release()
+
+    def _take(self) -> list[_Entry]:
+        with self._lock:
+            size = 0
+            for count, entry in enumerate(self._line):
+                size += len(entry.message)
+                if count >= MOST_MESSAGES or (count and size > MOST_BYTES):
+                    taken, self._line = self._line[:count], self._line[count:]
+                    return taken
+            taken, self._line = self._line, []
+            return taken
+
+    def _pass_on(self) -> None:
+        if self._line:
+            self._line[0].turn.release()
+        else:
+            self._is_busy = False
+
+    def _send(self, entries: list[_Entry], timeout: float | None) -> None:
+        try:
+            answer = self._call([entry.message for entry in entries], timeout)
+        except InvalidArgument as error:
+            if len(entries) == 1:
+                entries[0].outcome = error
+                return
+            for entry in entries:  # one of them is at fault, and only that one shall hear of it
+                self._send([entry], timeout)
+        except MqError as error:
+            for entry in entries:
+                entry.outcome = same(error)
+        else:
+            for entry, outcome in zip(entries, published(self._channel, answer, len(entries)), strict=True):
+                entry.outcome = outcome
+
+    def _call(self, messages: list[bytes], timeout: float | None) -> pb.PublishBatchResponse:
+        sequence = self._sequence
+        for is_last in (False, True):
+            head = self._options.request(self._channel, sequence.producer_id, sequence.next)
+            try:
+                data = self._connection.call(
+                    PUBLISH_BATCH, codec.publish_request(head, messages), timeout=timeout, patient=True
+                )
+            except SequenceRefused:
+                # Forgotten after days, or by a broker that keeps nothing. After a break nobody knows whether it is
+                # stored; but then the broker would have known the producer.
+                is_new = sequence.next == 0
+                sequence.renew()
+                if is_last or is_new:
+                    raise
+            except MqError as error:
+                if error.retryable:
+                    sequence.renew()
+                raise
+            else:
+                sequence.next += 1
+                return pb.PublishBatchResponse.FromString(data)
+        raise AssertionError

@@ -1,0 +1,99 @@
+"""Pulls: requests out, deliveries in. Pure: bytes and values, no connection here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mq.client.message import Delivery
+from mq.client.position import Start, start_of
+from mq.client.value import Codec
+from mq.pb import mq_pb2 as pb
+from mq.pb import raw_pb2 as raw
+
+PULL = "mq.MQService/Pull"
+LONGEST_WAIT_SECONDS = 30.0
+
+
+class Pulled(NamedTuple):
+    """An answer to a pull."""
+
+    deliveries: list[Delivery]
+    next: list[tuple[int, int]]  # partition and offset to go on at; without a group
+    generation: int
+    assigned: frozenset[int]
+
+    @property
+    def messages(self) -> int:
+        return sum(delivery.count for delivery in self.deliveries)
+
+
+class MemberPull(NamedTuple):
+    """A member's pulls: all alike, but for how many and how long."""
+
+    channel: str
+    group: str
+    member: str
+    start: pb.Start
+
+    def request(self, max_messages: int, wait_seconds: float, max_bytes: int = 0) -> bytes:
+        return pb.PullRequest(
+            channel=self.channel,
+            group=self.group,
+            member=self.member,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            max_wait_ms=round(wait_seconds * 1_000),
+            start=self.start,
+        ).SerializeToString()
+
+    def answer(self, data: bytes, codec: Codec | None) -> Pulled:
+        return read_answer(data, self.channel, self.group, codec)
+
+
+class Cursor:
+    """A reader's place in a channel, without a group."""
+
+    def __init__(self, channel: str, start: Start, partition: int | None, codec: Codec | None) -> None:
+        self.channel = channel
+        self.positions: list[tuple[int, int]] = []  # empty: the start was not looked up yet
+        self._start = start_of(start)
+        self._partition = partition
+        self._codec = codec
+
+    def request(self, max_messages: int, wait_seconds: float, max_bytes: int = 0) -> bytes:
+        asked = pb.PullRequest(channel=self.channel, max_messages=max_messages, max_bytes=max_bytes)
+        if self._partition is not None:
+            asked.partition = self._partition
+        if self.positions:
+            asked.max_wait_ms = round(wait_seconds * 1_000)
+            asked.positions.extend(pb.Position(partition=number, offset=offset) for number, offset in self.positions)
+        else:
+            asked.start.CopyFrom(self._start)  # without a wait: where "latest" is, is to be known at once
+        return asked.SerializeToString()
+
+    def advance(self, data: bytes) -> Pulled:
+        answer = read_answer(data, self.channel, "", self._codec)
+        self.positions = answer.next
+        return answer
+
+
+def read_answer(data: bytes, channel: str, group: str, codec: Codec | None) -> Pulled:
+    """The deliveries in a PullResponse; no message of them is looked at."""
+    answer = raw.PullResponse.FromString(data)
+    return Pulled(
+        [Delivery(raw.PulledBatch.FromString(each), channel, group, codec) for each in answer.batches],
+        [(position.partition, position.offset) for position in answer.next],
+        answer.generation,
+        frozenset(answer.assigned),
+    )
+
+
+def cut(deliveries: Sequence[Delivery], count: int) -> int:
+    """How many of these deliveries hold at most so many messages; at least one."""
+    total = 0
+    for number, delivery in enumerate(deliveries):
+        total += delivery.count
+        if total > count:
+            return max(1, number)
+    return len(deliveries)

@@ -1,0 +1,89 @@
+"""Reading a channel without a group: every reader has its own place, and nothing is leased or acked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+
+from mq.client.batch import Views
+from mq.client.connection import Connection
+from mq.client.message import View
+from mq.client.pulling import LONGEST_WAIT_SECONDS, PULL, Cursor, Pulled
+from mq.errors import MqError
+
+
+class Read(Views[View]):
+    """Messages that were read together."""
+
+    __slots__ = ()
+    view = View
+
+
+class Reader:
+    """Made by `Client.read`: iterate over messages, or over `batches()`."""
+
+    def __init__(
+        self, connection: Connection, cursor: Cursor, *, follow: bool, batch_size: int, max_bytes: int, interval: float
+    ) -> None:
+        self._connection = connection
+        self._cursor = cursor
+        self._follow = follow
+        self._batch_size = batch_size
+        self._max_bytes = max_bytes
+        self._interval = interval
+        self._is_stopping = False
+
+    def __iter__(self) -> Iterator[View]:
+        for batch in self.batches():
+            for message in batch:
+                if self._is_stopping:
+                    return
+                yield message
+
+    def batches(self) -> Iterator[Read]:
+        """Whole answers; the fast way."""
+        is_looked_up = bool(self._cursor.positions)
+        while not self._is_stopping:
+            pulled = self._pull()
+            if pulled is None:
+                return
+            if pulled.deliveries:
+                yield Read([delivery.whole() for delivery in pulled.deliveries])
+            elif is_looked_up and not self._follow:
+                return
+            is_looked_up = True
+            if self._interval and self._connection.pause(self._interval):
+                return
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The next offset of each partition: where the next answer begins."""
+        return dict(self._cursor.positions)
+
+    def stop(self) -> None:
+        """End the iteration; a signal's handler may call this."""
+        self._is_stopping = True
+        self._connection.close()
+
+    def close(self, timeout: float | None = None) -> None:
+        self.stop()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _pull(self) -> Pulled | None:
+        """None: stopped meanwhile."""
+        wait = LONGEST_WAIT_SECONDS if self._follow else 0.0
+        request = self._cursor.request(self._batch_size, wait, self._max_bytes)
+        timeout = float("inf") if self._follow else None
+        try:
+            return self._cursor.advance(self._connection.call(PULL, request, wait=wait, timeout=timeout))
+        except MqError:
+            if self._is_stopping:
+                return None
+            raise

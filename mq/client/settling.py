@@ -1,0 +1,192 @@
+"""Keeps book of what a consumer holds and what it has done with it. Pure: no I/O, no clock, no locks.
+
+Acks are marks on a delivery, gathered until somebody takes them as one request. A message is settled once: what comes
+later is ignored, as a second ack of the same message is no mistake.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from mq.client.message import Delivery, Part
+from mq.pb import mq_pb2 as pb
+
+ACK, NACK, REJECT, EXTEND = "Ack", "Nack", "Reject", "Extend"
+RECEIPTS_PER_REQUEST = 1_000  # a request has at most 256 KiB, and its ranges must fit as well
+RANGES_PER_REQUEST = 8_000
+_ACKED = re.compile(b"\x01+")
+_OPEN, _MARKED, _GONE = 0, 1, 2
+
+
+class Ledger(Protocol):
+    """What a message hands its fate to."""
+
+    def ack_one(self, delivery: Delivery, index: int) -> None: ...
+
+    def ack(self, parts: Sequence[Part]) -> None: ...
+
+    def nack(self, parts: Sequence[Part], delay_ms: int | None) -> None: ...
+
+    def reject(self, parts: Sequence[Part], reason: str) -> None: ...
+
+    def extend(self, delivery: Delivery) -> None: ...
+
+
+class Settlement(NamedTuple):
+    """A request to make: which act, on which receipts, of which deliveries."""
+
+    act: str
+    receipts: list[pb.Receipt]
+    deliveries: list[Delivery]
+    delay_ms: int | None = None
+    reason: str = ""
+
+    def request(self, channel: str, group: str, member: str) -> bytes:
+        if self.act == NACK:
+            nack = pb.NackRequest(channel=channel, group=group, member=member, receipts=self.receipts)
+            if self.delay_ms is not None:
+                nack.delay_ms = self.delay_ms
+            return nack.SerializeToString()
+        if self.act == REJECT:
+            return pb.RejectRequest(
+                channel=channel, group=group, member=member, receipts=self.receipts, reason=self.reason
+            ).SerializeToString()
+        if self.act == EXTEND:
+            return pb.ExtendRequest(
+                channel=channel, group=group, member=member, receipts=self.receipts
+            ).SerializeToString()
+        return pb.AckRequest(channel=channel, group=group, member=member, receipts=self.receipts).SerializeToString()
+
+    def one_by_one(self) -> list[Settlement]:
+        """The same in requests of one receipt: one that is refused takes no other with it."""
+        pairs = zip(self.receipts, self.deliveries, strict=True)
+        return [self._replace(receipts=[receipt], deliveries=[delivery]) for receipt, delivery in pairs]
+
+
+class Book:
+    """What is held, by receipt, and which acks wait to be sent."""
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, Delivery] = {}
+        self.acks = 0  # messages whose ack waits
+        self._acked: dict[bytes, Delivery] = {}
+        self._others: list[Settlement] = []
+
+    @property
+    def is_urgent(self) -> bool:
+        """Something waits that does not gain by waiting."""
+        return bool(self._others)
+
+    def hold(self, delivery: Delivery) -> None:
+        self.held[delivery.receipt] = delivery
+
+    def ack_one(self, delivery: Delivery, index: int) -> None:
+        marks = delivery.settled
+        if marks is None:
+            if not delivery.unsettled:
+                return
+            marks = delivery.settled = bytearray(delivery.count)
+        if marks[index]:
+            return
+        marks[index] = _MARKED
+        self.acks += 1
+        self._acked[delivery.receipt] = delivery
+        delivery.unsettled -= 1
+        if not delivery.unsettled:
+            self.held.pop(delivery.receipt, None)
+
+    def ack(self, delivery: Delivery, start: int, end: int) -> None:
+        if start == 0 and end == delivery.count and delivery.settled is None:
+            if delivery.unsettled:
+                self._acked[delivery.receipt] = delivery
+                self.acks += delivery.count
+                delivery.unsettled = 0
+                self.held.pop(delivery.receipt, None)
+            return
+        for index in range(start, end):
+            self.ack_one(delivery, index)
+
+    def hand_back(self, act: str, parts: Sequence[Part], delay_ms: int | None = None, reason: str = "") -> None:
+        """Nack or reject what of these parts is not settled yet."""
+        receipts, deliveries = [], []
+        for delivery, start, end in parts:
+            ranges = self.take(delivery, start, end)
+            if ranges:
+                receipts.append(_receipt(delivery, ranges))
+                deliveries.append(delivery)
+        if receipts:
+            self._others.append(Settlement(act, receipts, deliveries, delay_ms, reason))
+
+    def take(self, delivery: Delivery, start: int, end: int) -> list[tuple[int, int]]:
+        """Settle a part without an ack; returns the indexes that were open, as ranges."""
+        if delivery.settled is None:
+            if not delivery.unsettled:
+                return []
+            delivery.settled = bytearray(delivery.count)
+        marks = delivery.settled
+        ranges = [(start + each.start(), start + each.end()) for each in re.finditer(b"\x00+", marks[start:end])]
+        for first, after in ranges:
+            marks[first:after] = bytes([_GONE]) * (after - first)
+            delivery.unsettled -= after - first
+        if not delivery.unsettled:
+            self.held.pop(delivery.receipt, None)
+        return ranges
+
+    def take_all(self) -> list[Settlement]:
+        """Everything that waits to be sent, as requests."""
+        found, self._others = self._others, []
+        acked, self._acked, self.acks = self._acked, {}, 0
+        receipts, deliveries, ranges = [], [], 0
+        for delivery in acked.values():
+            receipt = None if delivery.is_lost else _acked(delivery)
+            if receipt is None:
+                continue
+            receipts.append(receipt)
+            deliveries.append(delivery)
+            ranges += len(receipt.ranges)
+            if len(receipts) >= RECEIPTS_PER_REQUEST or ranges >= RANGES_PER_REQUEST:
+                found.append(Settlement(ACK, receipts, deliveries))
+                receipts, deliveries, ranges = [], [], 0
+        if receipts:
+            found.append(Settlement(ACK, receipts, deliveries))
+        return found
+
+    def extensions(self, deliveries: Iterable[Delivery] | None = None) -> list[Settlement]:
+        """What keeps the leases; one without receipts, for a sign of life, where nothing is held."""
+        held = list(self.held.values() if deliveries is None else deliveries)
+        steps = range(0, max(1, len(held)), RECEIPTS_PER_REQUEST)
+        parts = [held[start : start + RECEIPTS_PER_REQUEST] for start in steps]
+        return [Settlement(EXTEND, [pb.Receipt(receipt=each.receipt) for each in part], part) for part in parts]
+
+    def lose(self, delivery: Delivery) -> None:
+        """The lease is gone: what was not acked comes again, to somebody."""
+        delivery.is_lost = True
+        self.held.pop(delivery.receipt, None)
+        self._acked.pop(delivery.receipt, None)
+
+
+def _acked(delivery: Delivery) -> pb.Receipt | None:
+    """A receipt for the marks of a delivery, which are then no longer waiting."""
+    marks = delivery.settled
+    if marks is None or not (_OPEN in marks or _GONE in marks):
+        if marks is not None:
+            delivery.settled = bytearray([_GONE]) * delivery.count
+        return pb.Receipt(receipt=delivery.receipt)
+    ranges = [each.span() for each in _ACKED.finditer(marks)]
+    if not ranges:
+        return None
+    for start, end in ranges:
+        marks[start:end] = bytes([_GONE]) * (end - start)
+    return _receipt(delivery, ranges)
+
+
+def _receipt(delivery: Delivery, ranges: list[tuple[int, int]]) -> pb.Receipt:
+    if ranges == [(0, delivery.count)]:
+        return pb.Receipt(receipt=delivery.receipt)
+    offset = delivery.offset
+    return pb.Receipt(
+        receipt=delivery.receipt,
+        ranges=[pb.OffsetRange(start=offset(start), end=offset(end - 1) + 1) for start, end in ranges],
+    )

@@ -1,0 +1,38 @@
+"""What was opened and not closed: at the end of the program it is closed, with a warning."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import warnings
+from typing import Protocol
+from weakref import WeakSet
+
+LAST_SECONDS = 3.0
+
+
+class Closable(Protocol):
+    def close(self, timeout: float | None = None) -> None: ...
+
+
+_pid = os.getpid()
+_open: WeakSet[Closable] = WeakSet()
+
+
+def opened(each: Closable) -> None:
+    _open.add(each)
+
+
+def closed(each: Closable) -> None:
+    _open.discard(each)
+
+
+@atexit.register
+def _close_all() -> None:
+    if os.getpid() != _pid:
+        return  # a child: what is open is the parent's
+    for each in list(_open):
+        warnings.warn(f"{each!r} was not closed: use `with`, or call close()", ResourceWarning, stacklevel=1)
+        with contextlib.suppress(Exception):
+            each.close(LAST_SECONDS)
