@@ -205,7 +205,7 @@ class CommitQueue:
             mark, waiting = self._log.synced, self._waiting
             self._needs_sync = True
         if self.last <= mark and not waiting:
-            self._call(done, reply)
+            self.tell(done, reply)
         else:
             waiting.append((self.last, done, reply))
 
@@ -271,9 +271,10 @@ class CommitQueue:
     def _release(self, waiting: Waiting, mark: int) -> None:
         while waiting and waiting[0][0] <= mark:
             _, done, reply = waiting.popleft()
-            self._call(done, reply)
+            self.tell(done, reply)
 
-    def _call(self, done: Done, reply: Answer) -> None:
+    def tell(self, done: Done, reply: Answer) -> None:
+        """Call `done(reply)` now."""
         try:
             done(reply)
         except Exception as error:
@@ -298,5 +299,5 @@ class CommitQueue:
         for waiting in (self._waiting, self._waiting_os):
             while waiting:
                 _, done, _ = waiting.popleft()
-                self._call(done, refusal)
+                self.tell(done, refusal)
         self._end_drains()

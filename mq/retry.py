@@ -97,7 +97,7 @@ class Retries:
         found = []
         for index in range(self._index(start), len(self._items)):
             item = self._items[index]
-            if item.start >= end:
+            if item.start >= end or start >= end:
                 break
             found.append((max(item.start, start), min(item.end, end)))
         return found
@@ -134,7 +134,7 @@ class Retries:
         """Note that what is out of a range came back as it was."""
         for index in range(self._index(start), len(self._items)):
             item = self._items[index]
-            if item.start >= end:
+            if item.start >= end or start >= end:
                 break
             if item.is_leased:
                 item.is_leased = False

@@ -80,8 +80,8 @@ class HandBroker:
         async def turns() -> None:
             for _ in range(8):
                 await asyncio.sleep(0)
-            while self.broker._tasks:
-                await asyncio.wait(list(self.broker._tasks))
+            while self.broker.owner.tasks:
+                await asyncio.wait(list(self.broker.owner.tasks))
 
         self.loop.run_until_complete(turns())
 
@@ -135,9 +135,8 @@ class HandBroker:
             ALIVE.remove(self)
         if self.loop.is_closed():
             return
-        if self.broker._timer is not None:
-            self.broker._timer.cancel()
-        for task in list(self.broker._tasks):
+        self.broker._agenda.stop()
+        for task in list(self.broker.owner.tasks):
             task.cancel()
         self.spin_quietly()
         self.loop.close()

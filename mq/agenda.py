@@ -1,0 +1,146 @@
+"""What is due by the clock: leases that end, delayed publishes, dead letters, members gone, long polls over.
+
+Runs on the loop, with one timer for whatever comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from loguru import logger
+
+from mq.channel import Missing
+from mq.deadletter import decide_burial
+from mq.errors import DataLoss, MqError
+from mq.owner import Owner
+from mq.pulls import Pulls
+from mq.readback import Readback
+from mq.settlement import decide_absence, decide_expiry
+from mq.state import Dying
+
+HOUSEKEEPING_SECONDS = 1.0
+SHORTEST_SLEEP_SECONDS = 0.002
+
+
+class Agenda:
+    def __init__(self, owner: Owner, readback: Readback) -> None:
+        self._owner = owner
+        self._state = owner.state
+        self._clock = owner.clock
+        self._readback = readback
+        self._pulls = Pulls(owner, readback, self.arm)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._housekeeping_at = 0.0
+        self._is_burial_planned = False
+        self._is_publishing_due = False
+
+    @property
+    def pulls(self) -> Pulls:
+        return self._pulls
+
+    def begin(self) -> None:
+        """After the replay: what was due while nobody was there."""
+        self._housekeep()
+        self.plan_burial()
+        self.arm()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def tick(self) -> None:
+        """Do what is due by the clock; the broker's own timer calls this, and tests with a clock of theirs."""
+        if self._owner.refusal is not None:
+            return
+        now = self._clock.now_us()
+        records, groups = decide_expiry(self._state, now)
+        for record in records:
+            self._owner.note(record)
+        self.plan_burial()
+        for group in groups:
+            self._pulls.wake(group)
+        self._pulls.end_overdue()
+        if self._is_schedule_due(now) and not self._is_publishing_due:
+            self._is_publishing_due = True
+            self._owner.spawn(self._publish_due())
+        if self._clock.monotonic() >= self._housekeeping_at:
+            self._housekeep()
+        self.arm()
+
+    def arm(self) -> None:
+        """Set the timer for whatever comes first."""
+        now_us, now = self._clock.now_us(), self._clock.monotonic()
+        delay = self._housekeeping_at - now
+        for heap in (self._state.alarms, self._state.schedules):
+            if heap:
+                delay = min(delay, (heap[0][0] - now_us) / 1e6)
+        deadline = self._pulls.next_deadline
+        if deadline is not None:
+            delay = min(delay, deadline - now)
+        delay = max(delay, SHORTEST_SLEEP_SECONDS)
+        due = self._owner.loop.time() + delay
+        if (
+            self._timer is None
+            or self._timer.cancelled()
+            or self._timer_at <= self._owner.loop.time()
+            or due < self._timer_at
+        ):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = due
+            self._timer = self._owner.loop.call_later(delay, self.tick)
+
+    def _housekeep(self) -> None:
+        self._housekeeping_at = self._clock.monotonic() + HOUSEKEEPING_SECONDS
+        now = self._clock.now_us()
+        self._pulls.keep_alive()
+        records, groups = decide_absence(self._state, now)
+        for record in records:
+            self._owner.note(record)
+        for group in groups:
+            self._pulls.wake(group)
+        if records:
+            self._pulls.wake_orphans()
+        self._owner.is_short_of_space = self._owner.log.usage().is_short_of_space
+
+    def _is_schedule_due(self, now: int) -> bool:
+        return bool(self._state.schedules) and self._state.schedules[0][0] <= now
+
+    async def _publish_due(self) -> None:
+        """Delayed publishes whose time has come, one after the other."""
+        try:
+            while self._owner.failed is None and self._is_schedule_due(self._clock.now_us()):
+                decision = await self._readback.due(self._clock.now_us())
+                if decision is None:
+                    break
+                self._owner.take(decision)
+        finally:
+            self._is_publishing_due = False
+
+    def plan_burial(self) -> None:
+        if self._state.dying and not self._is_burial_planned:
+            self._is_burial_planned = True
+            self._owner.loop.call_soon(self._bury)
+
+    def _bury(self) -> None:
+        """Dead-letter what was delivered often enough."""
+        self._is_burial_planned = False
+        while self._state.dying and self._owner.failed is None:
+            dying = self._state.dying.popleft()
+            try:
+                self._owner.take(decide_burial(self._state, dying, self._clock.now_us()))
+                self._pulls.wake(dying.group)
+            except Missing as missing:
+                self._owner.spawn(self._bury_after_reading(dying, missing))
+            except DataLoss as loss:
+                logger.error("a message for the dead-letter channel can't be read: {}", loss)
+
+    async def _bury_after_reading(self, dying: Dying, missing: Missing) -> None:
+        try:
+            await self._readback.read(missing)
+        except MqError as error:
+            logger.error("a message for the dead-letter channel can't be read: {}", error)
+            return
+        self._state.dying.append(dying)
+        self._bury()
