@@ -24,7 +24,7 @@ from loguru import logger
 from wal.chain import path_of
 from wal.clock import Clock
 from wal.disk import FULL, Disk, write_all, write_file
-from wal.errors import CorruptSegment
+from wal.errors import CorruptSegment, WalError
 from wal.frame import Frame, Salt
 from wal.index import SegmentIndex
 from wal.manifest import MANIFEST, Manifest, SegmentEntry, read_manifest, swap_manifest
@@ -151,12 +151,19 @@ class _Opening:
             return self._copy_forward(None, entry, tail)
         with segment:
             tail = survey(segment, entry, mark)
-            if tail.agrees_with(entry, mark):
+            if tail.agrees_with(entry, mark) and self._has_its_header(segment, entry):
                 self.report.was_clean = True
                 return self._go_on(path, entry, tail)
             if not tail.corrupt and not (tail.frames and self.space.has_room(tail.end)):
                 return self._write_again(path, segment, entry, tail)
             return self._copy_forward(segment, entry, tail)
+
+    def _has_its_header(self, segment: SegmentFile, entry: SegmentEntry) -> bool:
+        """A damaged header costs nothing while there is a manifest; a copy has a good one again."""
+        try:
+            return segment.header() == entry.header(self.manifest.log_uuid)
+        except WalError:
+            return False
 
     # ------------------------------------------------------------ outcomes
 
