@@ -20,7 +20,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-fast lint fmt proto bench-wal bench torture clean
+.PHONY: help install run test test-fast lint fmt proto bench-wal bench torture golden clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ bench: $(CORE) ## measure the broker through its doors
 
 torture: $(DEV) ## crash and corrupt a log again and again, for minutes
 	MQ_TORTURE=1 $(BIN)/python -m pytest -m torture --timeout=0 $(ARGS)
+
+golden: $(DEV) ## write the golden files of a new log format: make golden VERSION=2
+	$(BIN)/python tests/test_wal_golden.py tests/golden/wal-v$(VERSION)
 
 clean: ## remove environments, caches and builds (never ./data)
 	rm -rf $(VENV) $(PROTO_VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

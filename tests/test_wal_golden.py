@@ -7,7 +7,7 @@ bytes, today's reader reads exactly these records from them, for ever.
 Should the first test fail, the format has changed. If that is meant, follow the ritual in wal/FORMAT.md: raise the
 version, keep this directory and its reading test as they are, and make a new one beside it:
 
-    .venv/bin/python tests/test_wal_golden.py tests/golden/wal-v2
+    make golden VERSION=2
 """
 
 import json
