@@ -185,7 +185,7 @@ def fill(path: Path, total_bytes: int, batch: bytes, count: int, segment_bytes: 
         fd = disk.create(str(path / f"{sequence:020d}-0.wal"))
         writer = SealedWriter(disk, fd, header)
         while writer.position < segment_bytes - len(batch) - 256 and written + writer.position < total_bytes:
-            type_, pieces = encode(published(offset, batch, count))
+            type_, pieces, _ = encode(published(offset, batch, count))
             writer.add(type_, sequence, pieces)
             sequence, offset = sequence + 1, offset + count
         size = writer.seal()
@@ -241,10 +241,12 @@ def bench_read() -> None:
 # ---------------------------------------------------------------- open
 
 _CHILD = """
-import resource, sys, time
+import re, sys, time
 from wal import FileLog
 from wal.verify import verify
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+before = peak()
 started = time.perf_counter()
 log = FileLog.open(sys.argv[1], is_threaded=False)
 opened = time.perf_counter() - started
@@ -254,7 +256,7 @@ if sys.argv[2] == "all":
     verify(sys.argv[1])
 else:
     log.close()
-after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+after = peak()
 print(opened, (after - before) / 1024)
 """
 

@@ -1,0 +1,127 @@
+"""What clients saw, and the rules that it must keep. The checker knows nothing of the broker.
+
+A publish is *ok* (answered), *failed* (certainly not stored) or *unknown* (no answer: it may be stored). Contents are
+unique, so a content names its publish.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from threading import Lock
+
+OK, FAILED, UNKNOWN = "ok", "failed", "unknown"
+Place = tuple[int, int]  # partition, offset
+
+
+@dataclass
+class History:
+    """Filled by any number of threads; `check` at the end."""
+
+    publishes: dict[bytes, tuple[str, Place | None, bool]] = field(default_factory=dict)  # outcome, place, idempotent
+    deliveries: list[tuple[bytes, Place, int, str]] = field(default_factory=list)  # content, place, count, group
+    acks: list[tuple[int, Place, str, str, bytes]] = field(default_factory=list)  # when, place, group, outcome, receipt
+    stored: dict[Place, bytes] = field(default_factory=dict)  # what a reader found in the end
+    ranges: dict[int, tuple[int, int]] = field(default_factory=dict)  # start and next offset of each partition
+    lost: set[Place] = field(default_factory=set)  # reported as damaged, trimmed, expired or compacted
+    _lock: Lock = field(default_factory=Lock)
+
+    def published(
+        self, content: bytes, outcome: str, place: Place | None = None, *, is_idempotent: bool = False
+    ) -> None:
+        with self._lock:
+            self.publishes[content] = (outcome, place, is_idempotent)
+
+    def delivered(self, content: bytes, place: Place, count: int, group: str = "") -> int:
+        """Returns the moment, for acks."""
+        with self._lock:
+            self.deliveries.append((content, place, count, group))
+            return len(self.deliveries)
+
+    def acked(self, place: Place, group: str, outcome: str, receipt: bytes) -> None:
+        with self._lock:
+            self.acks.append((len(self.deliveries), place, group, outcome, receipt))
+
+    def check(self, groups: list[str]) -> list[str]:
+        """Every rule that is broken, one line each."""
+        return [
+            *self._check_stored(),
+            *self._check_deliveries(),
+            *self._check_order(),
+            *self._check_acks(),
+            *(line for group in groups for line in self._check_drained(group)),
+        ]
+
+    def _check_stored(self) -> list[str]:
+        broken = []
+        places = defaultdict(list)
+        for place, content in self.stored.items():
+            places[content].append(place)
+            outcome = self.publishes.get(content, (None,))[0]
+            if outcome is None:
+                broken.append(f"{place} holds {content!r}, which was never sent")
+            elif outcome == FAILED:
+                broken.append(f"{place} holds {content!r}, whose publish failed")
+        for content, (outcome, place, is_idempotent) in self.publishes.items():
+            found = places[content]
+            if outcome == OK and not found and place not in self.lost:
+                broken.append(f"{content!r} was answered with {place} and is gone")
+            if outcome == OK and found and place not in found:
+                broken.append(f"{content!r} was answered with {place} and is at {found}")
+            if len(found) > 1 and (is_idempotent or outcome == OK):
+                broken.append(f"{content!r} is stored {len(found)} times: {found}")
+        for partition, (start, end) in self.ranges.items():
+            for offset in range(start, end):
+                if (partition, offset) not in self.stored and (partition, offset) not in self.lost:
+                    broken.append(f"offset {offset} of partition {partition} is missing")
+        return broken
+
+    def _check_deliveries(self) -> list[str]:
+        broken = []
+        contents: dict[Place, bytes] = {}
+        for content, place, _, _ in self.deliveries:
+            if contents.setdefault(place, content) != content:
+                broken.append(f"{place} was delivered as {contents[place]!r} and as {content!r}")
+            if place in self.stored and self.stored[place] != content:
+                broken.append(f"{place} was delivered as {content!r} and holds {self.stored[place]!r}")
+            if self.publishes.get(content, (None,))[0] in (None, FAILED):
+                broken.append(f"{content!r} was delivered and never published")
+        return broken
+
+    def _check_order(self) -> list[str]:
+        """First deliveries of one group follow the offsets of each partition."""
+        broken = []
+        last: dict[tuple[str, int], int] = {}
+        seen: set[tuple[str, Place]] = set()
+        for _, place, _, group in self.deliveries:
+            if (group, place) in seen:
+                continue
+            seen.add((group, place))
+            if place[1] < last.get((group, place[0]), -1):
+                broken.append(f"{group}: {place} was first delivered after {last[group, place[0]]}")
+            last[group, place[0]] = max(place[1], last.get((group, place[0]), -1))
+        return broken
+
+    def _check_acks(self) -> list[str]:
+        """After a confirmed ack nothing is delivered again, and nobody else's ack is taken."""
+        broken = []
+        confirmed: dict[tuple[str, Place], int] = {}
+        holder: dict[tuple[str, Place], bytes] = {}
+        for when, place, group, outcome, receipt in self.acks:
+            if outcome != OK:
+                continue
+            if holder.setdefault((group, place), receipt) != receipt:
+                broken.append(f"{group}: {place} was acked by two holders")
+            confirmed.setdefault((group, place), when)
+        for moment, (_, place, _, group) in enumerate(self.deliveries):
+            if moment >= confirmed.get((group, place), len(self.deliveries)):
+                broken.append(f"{group}: {place} was delivered after its ack was confirmed")
+        return broken
+
+    def _check_drained(self, group: str) -> list[str]:
+        reached = {place for _, place, _, name in self.deliveries if name == group}
+        return [
+            f"{group}: {place} was never delivered"
+            for place in self.stored
+            if place not in reached and place not in self.lost
+        ]
