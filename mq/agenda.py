@@ -16,7 +16,7 @@ from mq.owner import Owner
 from mq.pulls import Pulls
 from mq.readback import Readback
 from mq.settlement import decide_absence, decide_expiry
-from mq.state import Dying
+from mq.store import Dying
 
 HOUSEKEEPING_SECONDS = 1.0
 SHORTEST_SLEEP_SECONDS = 0.002

@@ -11,7 +11,8 @@ from mq.channel import DLQ_SUFFIX, Channel, Partition
 from mq.decision import Decision
 from mq.errors import InvalidArgument
 from mq.group import Group
-from mq.state import Dying, State
+from mq.state import State
+from mq.store import Dying
 from wal.pb.wal_pb2 import Batch, ChannelCreated, DeadLettered, OffsetRange, Part, Published
 from wal.record import Record
 

@@ -1,28 +1,23 @@
 """Everything a broker knows, changed by records only: live traffic and replay go through the same `apply`.
 
 Pure: no files, no clock, no loop, no logging. `apply` is total: a record whose channel or group is missing is
-counted and set aside, it never raises. Deciding what records a command makes is in mq/decision.py and the
+counted and set aside, it never raises. Deciding what records a command makes is in mq/deciders.py and the
 modules that it names.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from heapq import heappush
-from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from mq import snapshot
-from mq.batch import Batch
-from mq.buffer import Budget
-from mq.channel import Channel, Fetched, Partition, Schedule
+from mq.channel import Channel, Partition, Schedule
 from mq.cursor import Cursor
-from mq.errors import ChannelNotFound
 from mq.group import Group
-from mq.lease import Lease
 from mq.limits import Limits
-from mq.producer import Answer, Producers
+from mq.producer import Answer
+from mq.store import Dying, Store
 from wal import record as records
 from wal.pb import wal_pb2 as pb
 from wal.record import Carried, Record
@@ -30,43 +25,12 @@ from wal.record import Carried, Record
 TRANSACTION = "\0"  # before a producer's name: its transactions are numbered apart from its publishes
 
 
-class Dying(NamedTuple):
-    """Messages that were delivered as often as they may be: to be dead-lettered."""
-
-    channel: Channel
-    group: Group
-    partition: int
-    start: int
-    end: int
-    delivery_count: int
-
-
-class State:
-    """Channels and what is in them. Durable but for what is said to be volatile."""
+class State(Store):
+    """One method per kind of record."""
 
     def __init__(self, limits: Limits, secret: bytes) -> None:
         """`secret` is random and new with each start: receipts are made from it."""
-        self.limits = limits
-        self.secret = secret
-        self.start_id = (int.from_bytes(secret[:5], "big") | 1) << 20  # generations of this start count on from here
-        self.channels: dict[str, Channel] = {}
-        self.channels_by_id: dict[int, Channel] = {}
-        self.next_channel_id = 1
-        self.next_group_id = 1
-        self.next_schedule_id = 1
-
-        self.synced = 0  # volatile, like everything below: records up to here are visible to pulls
-        self.budget = Budget(limits.buffer_bytes)
-        self.set_aside = 0  # records that could not be applied
-        self.damaged: list[pb.Damaged] = []
-        self.dying: deque[Dying] = deque()
-        self.schedules: list[tuple[int, int, int]] = []  # heap of (due_us, schedule_id, channel_id)
-        self.alarms: list[tuple[int, int, Group, Lease | None]] = []  # heap: a lease ends, or a retry is due
-        self.numbers = count(1)  # of leases and alarms
-        self._unsynced: deque[tuple[Batch, Partition]] = deque()
-        self._fetched: OrderedDict[Partition, Fetched] = OrderedDict()
-        self._fetched_bytes = 0
-        self._awaited: set[int] = set()  # channels whose records are skipped until their snapshot comes
+        super().__init__(limits, secret)
         self._appliers: dict[type, Callable[[int, Any], None]] = {
             pb.ChannelCreated: self._channel_created,
             pb.ChannelUpdated: self._channel_updated,
@@ -92,13 +56,6 @@ class State:
             pb.Skipped: self._skip,
         }
 
-    def channel(self, name: str) -> Channel:
-        """Raises ChannelNotFound."""
-        channel = self.channels.get(name)
-        if channel is None:
-            raise ChannelNotFound(f"there is no channel {name!r}")
-        return channel
-
     # ---------------------------------------------------------------- what the log does
 
     def apply(self, sequence: int, record: Record) -> None:
@@ -116,67 +73,7 @@ class State:
         else:
             applier(sequence, record)
 
-    def advance(self, synced: int) -> list[Partition]:
-        """Everything up to a sequence is durable: returns the partitions in which more is visible now."""
-        self.synced = synced
-        moved: dict[Partition, None] = {}
-        unsynced = self._unsynced
-        while unsynced and unsynced[0][0].sequence <= synced:
-            batch, partition = unsynced.popleft()
-            batch.content()  # joined here, once, rather than in the first pull
-            partition.visible = max(partition.visible, batch.end)
-            moved[partition] = None
-        self.budget.evict(synced)
-        return list(moved)
-
-    def fetched(self, partition: Partition, offset: int, published: Sequence[pb.Published]) -> None:
-        """Hand in what the log gave when asked for an offset; kept for a while, oldest goes first."""
-        batches = [Batch(item, [item.batch], 0) for item in published]
-        end = batches[-1].end if batches else partition.buffer.floor
-        run = Fetched(offset, max(end, offset + 1), batches)
-        old = self._fetched.pop(partition, None)
-        self._fetched_bytes += run.size - (old.size if old else 0)
-        partition.fetched = self._fetched[partition] = run
-        while self._fetched_bytes > self.limits.fetched_bytes and len(self._fetched) > 1:
-            oldest, gone = self._fetched.popitem(last=False)
-            oldest.fetched = None
-            self._fetched_bytes -= gone.size
-
     # ---------------------------------------------------------------- channels
-
-    def _known(self, channel_id: int) -> Channel | None:
-        channel = self.channels_by_id.get(channel_id)
-        if channel is None:
-            self.set_aside += channel_id not in self._awaited
-            return None
-        return None if channel_id in self._awaited else channel
-
-    def _partition(self, channel_id: int, number: int) -> Partition | None:
-        channel = self._known(channel_id)
-        if channel is None:
-            return None
-        if number >= len(channel.partitions):
-            self.set_aside += 1
-            return None
-        return channel.partitions[number]
-
-    def _producers(self) -> Producers:
-        limits = self.limits
-        return Producers(limits.producers, limits.producer_window, limits.producer_expiry_us)
-
-    def _install(self, channel: Channel) -> None:
-        old = self.channels_by_id.get(channel.channel_id)
-        if old is not None:
-            self._drop(old)
-        self.channels[channel.name] = self.channels_by_id[channel.channel_id] = channel
-        self.next_channel_id = max(self.next_channel_id, channel.channel_id + 1)
-
-    def _drop(self, channel: Channel) -> None:
-        for partition in channel.partitions:
-            self.budget.clear(partition.buffer)
-            run = self._fetched.pop(partition, None)
-            self._fetched_bytes -= run.size if run else 0
-        del self.channels[channel.name], self.channels_by_id[channel.channel_id]
 
     def _channel_created(self, sequence: int, record: pb.ChannelCreated) -> None:
         if record.channel_id in self._awaited:
@@ -221,48 +118,6 @@ class State:
                 channel.producers.note(part.producer, answer, part.timestamp_us)
         if record.schedule_id:
             channel.schedules.pop(record.schedule_id, None)
-
-    def _store(self, sequence: int, record: pb.Published, pieces: list[bytes], partition: Partition) -> None:
-        last = partition.buffer.last
-        if (
-            last is not None
-            and last.sequence == sequence
-            and last.end == record.base_offset
-            and last.ttl_ms == record.ttl_ms
-            and not (last.deltas or record.offset_deltas)
-        ):
-            size = last.extend(record, pieces)
-            partition.buffer.grow_last()
-            self.budget.grow(size)
-            batch = last
-        else:
-            batch = Batch(record, pieces, sequence, partition.buffer)
-            size = batch.size
-            partition.buffer.append(batch)
-            self.budget.add(batch)
-            if sequence > self.synced:
-                self._unsynced.append((batch, partition))
-        partition.next_offset = batch.end
-        partition.bytes += size
-        if not partition.start_timestamp_us:
-            partition.start_timestamp_us = record.min_timestamp_us
-        if sequence <= self.synced:
-            partition.visible = batch.end
-        if self.budget.used > self.budget.limit:
-            self.budget.evict(self.synced)
-
-    def share(self, partition: Partition, piece: bytes, count: int, sequence: int, timestamp_us: int) -> None:
-        """More messages of the record applied last: what `apply` does with a plain publish that joins its batch."""
-        last = partition.buffer.last
-        assert last is not None
-        assert last.sequence == sequence
-        size = last.share(piece, count, timestamp_us)
-        partition.buffer.grow_last()
-        partition.next_offset = last.end
-        partition.bytes += size
-        self.budget.grow(size)
-        if self.budget.used > self.budget.limit:
-            self.budget.evict(self.synced)
 
     def _scheduled(self, sequence: int, record: pb.Scheduled) -> None:
         channel = self._known(record.channel_id)

@@ -34,7 +34,7 @@ LAYERS = [
     {"mq.command", "mq.reply", "mq.limits"},
     {"mq.ranges", "mq.retry", "mq.cursor", "mq.lease", "mq.assignment", "mq.ownership", "mq.producer", "mq.batch"},
     {"mq.buffer", "mq.channel", "mq.group"},
-    {"mq.snapshot"},
+    {"mq.snapshot", "mq.store"},
     {"mq.state"},
     {"mq.decision"},
     {"mq.publication", "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin"},
@@ -65,8 +65,8 @@ ONLY = {
 # The broker's state and what decides about it.
 CORE = {
     "mq.ranges", "mq.retry", "mq.cursor", "mq.lease", "mq.assignment", "mq.ownership", "mq.producer", "mq.batch",
-    "mq.buffer", "mq.channel", "mq.group", "mq.snapshot", "mq.state", "mq.decision", "mq.publication", "mq.delivery",
-    "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin", "mq.deciders",
+    "mq.buffer", "mq.channel", "mq.group", "mq.snapshot", "mq.store", "mq.state", "mq.decision", "mq.publication",
+    "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin", "mq.deciders",
 }  # fmt: skip
 
 # What of `wal` a module of mq may import. Nothing above the log knows about files: the broker sees its interface, and
