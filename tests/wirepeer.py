@@ -24,16 +24,23 @@ class Peer:
         self.socket.settimeout(DEADLINE)
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.connect(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self.welcome = pb.WireWelcome()
-        if is_greeting:
-            self.socket.sendall(wire.MAGIC + HELLO)
-            self.take_magic()
-            id_, code, _, payload = self.take()
-            assert (id_, code) == (0, wire.WELCOME)
-            self.welcome = pb.WireWelcome.FromString(payload)
+        try:
+            self.socket.connect(("127.0.0.1", port))
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if is_greeting:
+                self.greet()
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def greet(self) -> None:
+        self.socket.sendall(wire.MAGIC + HELLO)
+        self.take_magic()
+        id_, code, _, payload = self.take()
+        assert (id_, code) == (0, wire.WELCOME)
+        self.welcome = pb.WireWelcome.FromString(payload)
 
     def __enter__(self) -> Peer:
         return self
@@ -83,7 +90,7 @@ class Peer:
             rest, self._buffer = self._buffer, b""
             return rest
 
-    def call(self, id_: int, method: str, message: pb.PublishRequest | pb.PullRequest | object) -> None:
+    def call(self, id_: int, method: str, message: object) -> None:
         self.send(request(id_, method, message))
 
     def _receive(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from google.protobuf.message import DecodeError
+
 from mq import wire
 from mq.client.transport import error_of
 from mq.errors import InvalidArgument, MqError, Unavailable
@@ -35,23 +37,33 @@ def read_welcome(frame: wire.Frame, address: str) -> pb.WireWelcome:
     """The server's answer to a hello. Raises MqError where it is a refusal."""
     _, code, _, payload = frame
     if code == wire.WELCOME:
-        welcome = pb.WireWelcome.FromString(payload)
+        try:
+            welcome = pb.WireWelcome.FromString(payload)
+        except DecodeError:
+            welcome = pb.WireWelcome()
         if not wire.OLDEST_VERSION <= welcome.version <= wire.VERSION:
             raise InvalidArgument(f"{address} speaks version {welcome.version} of the wire, this client does not")
         return welcome
     if code == wire.GOODBYE:
-        said = pb.WireError.FromString(payload)
+        said = _read(payload)
         raise error_of("UNAVAILABLE", said.reason, said.message)
     raise InvalidArgument(f"{address} answered a hello with code {code:#x}")
 
 
 def lost(payload: bytes, address: str) -> Unavailable:
     """What a goodbye means for the requests in flight: whether they had their effect is unknown."""
-    said = pb.WireError.FromString(payload)
+    said = _read(payload)
     return Unavailable(f"{address} ended the connection: {said.message or 'it did not say why'}")
 
 
 def read_error(code: int, payload: bytes) -> MqError:
     """The error in an answer whose status is not OK."""
-    said = pb.WireError.FromString(payload)
+    said = _read(payload)
     return error_of(_STATUS_NAMES.get(code, "UNKNOWN"), said.reason, said.message)
+
+
+def _read(payload: bytes) -> pb.WireError:
+    try:
+        return pb.WireError.FromString(payload)
+    except DecodeError:
+        return pb.WireError(message="the server's words can't be read")

@@ -144,7 +144,7 @@ class _Peer(asyncio.BufferedProtocol):
                     self._answer(id_, payload if code == wire.OK else greeting.read_error(code, payload))
         except MqError as error:
             self.fail(error)
-        except (wire.FrameTooLong, ValueError) as error:  # protobuf's DecodeError is a ValueError
+        except wire.FrameTooLong as error:
             self.fail(Unavailable(f"{self._address} sent what can't be read: {error}"))
 
     def eof_received(self) -> None:

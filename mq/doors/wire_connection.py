@@ -11,6 +11,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
+from google.protobuf.message import DecodeError
+
 from mq import wire
 from mq.doors.foreign import answer_to
 from mq.doors.wire_outbox import HIGH_WATER_BYTES, Outbox
@@ -222,7 +224,7 @@ class WireConnection(asyncio.BufferedProtocol):
     def _greet(self, code: int, payload: bytes) -> None:
         try:
             hello = pb.WireHello.FromString(payload)
-        except ValueError:  # protobuf's DecodeError is one
+        except DecodeError:
             hello = pb.WireHello()
         if code != wire.HELLO or not hello.version:
             self.say_goodbye(InvalidArgument("a connection begins with a hello that names a version"))
