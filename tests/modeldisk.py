@@ -130,6 +130,8 @@ class ModelDisk:
         while path not in self.names:
             missing.append(path)
             path = os.path.dirname(path)
+        if path != "/":
+            self.sync_directory(os.path.dirname(path))
         for made in reversed(missing):
             self._raise(self._step("make_directory", made))
             self._change({made: Inode(is_directory=True)})
@@ -138,8 +140,6 @@ class ModelDisk:
             except OSError:
                 self._change({made: None})
                 raise
-        if not missing and path != "/":
-            self.sync_directory(os.path.dirname(path))
 
     def lock(self, path: str) -> int:
         if path in self._locks.values():

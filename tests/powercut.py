@@ -73,6 +73,16 @@ class Trial:
             expected += 1
         if expected != log.last_sequence + 1:
             raise Violation(f"{expected - 1} records are there, {log.last_sequence} were promised")
+        live = log.segments()[-1]
+        if any(disk.names[f"{DIRECTORY}/{live.name}"].cache[live.bytes :]):
+            raise Violation(f"{live.name} has something behind its end")
+        if (
+            log.report.torn_bytes
+            and disk.free_bytes("")
+            and not disk.failed
+            and not any(".torn-" in name for name in disk.list(DIRECTORY))
+        ):
+            raise Violation("a torn tail was not kept")
 
     def _check_reads(self, owner: Owner) -> None:
         """Replay, and reads by offset and by sequence, tell the same as the frames."""

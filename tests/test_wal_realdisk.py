@@ -126,7 +126,7 @@ def test_an_existing_directory_is_made_durable_too(tmp_path: Path, monkeypatch: 
     synced: list[str] = []
     monkeypatch.setattr(DirectDisk, "sync_directory", lambda self, path: synced.append(path))
     DirectDisk().make_directory(str(tmp_path / "a" / "b"))
-    assert synced == [str(tmp_path), str(tmp_path / "a")]
+    assert synced == [str(tmp_path.parent), str(tmp_path), str(tmp_path / "a")]
     synced.clear()
     DirectDisk().make_directory(str(tmp_path / "a" / "b"))
     assert synced == [str(tmp_path / "a")]

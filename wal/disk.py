@@ -80,6 +80,9 @@ class DirectDisk:
         while not os.path.isdir(here):
             missing.append(here)
             here = os.path.dirname(here)
+        # Whoever made the last one (an operator, a process that was killed) may not have synced its name.
+        with suppress(OSError):  # its parent need not be ours to open
+            self.sync_directory(os.path.dirname(here))
         for made in reversed(missing):
             try:
                 os.mkdir(made, 0o700)
@@ -91,9 +94,6 @@ class DirectDisk:
             except OSError:
                 os.rmdir(made)  # the next try makes it anew: a name whose sync failed can't be made durable
                 raise
-        if not missing:  # whoever made it (an operator, a process that was killed) may not have synced its name
-            with suppress(OSError):  # its parent need not be ours to open
-                self.sync_directory(os.path.dirname(os.path.abspath(path)))
 
     def lock(self, path: str) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

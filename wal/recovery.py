@@ -192,9 +192,17 @@ class _Opening:
             self.disk.sync(fd)
         finally:
             self.disk.close(fd)
-        # The last owner may have died between the manifest's rename and the sync of the directory, or that sync failed.
-        self._swap(self.manifest)
+        self._renew_names()
         return self._go_on(path, entry, tail)
+
+    def _renew_names(self) -> None:
+        """The last owner may have died between the manifest's rename and the sync of the directory, or that failed."""
+        try:
+            self._swap(self.manifest)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self.disk.sync_directory(self.directory)
 
     def _copy_forward(self, segment: SegmentFile | None, entry: SegmentEntry, tail: Tail) -> Live:
         if segment is not None and tail.torn is not None:
