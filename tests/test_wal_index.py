@@ -95,7 +95,8 @@ def test_an_index_comes_back_as_it_was_packed(frames, holes):
     assert again is not None
     assert contents(again) == contents(index)
     size = summary_bytes(data[:100])
-    summary = Summary({key: p.ends[-1] for key, p in index.partitions.items()}, [place for gap in holes for place in (gap.position, gap.end)])
+    ends = {key: places.ends[-1] for key, places in index.partitions.items()}
+    summary = Summary(ends, [place for gap in holes for place in (gap.position, gap.end)])
     assert unpack_summary(data[:size], SALT, SIZE) == summary == index.summary()
 
 
