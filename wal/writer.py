@@ -33,10 +33,13 @@ from wal.space import Space
 from wal.watermark import Mark, WatermarkFile
 
 JOIN_ABOVE = 64  # buffers; so many small ones are cheaper copied together than handed over one by one
+SMALL_BYTES = 64 << 10  # a group below this writes zeros ahead of itself
+AHEAD_BYTES = 256 << 10
 SLOW_SYNC_SECONDS = 1.0
 TEND_SECONDS = 0.25
 
 T = TypeVar("T")
+_ZEROS = bytes(AHEAD_BYTES)
 
 
 # One record on its way to disk: sequence, type, payload in pieces, size of the whole frame.
@@ -89,6 +92,7 @@ class Live:
     frames: int = 0
     last_sequence: int = 0
     rolling_crc: int = 0
+    zeroed: int = 0  # the file is zeros, written and not only allocated, from `position` to here
 
 
 class Patience(Protocol):
@@ -173,8 +177,8 @@ class Writer:
         if self.synced == self.written:
             return
         self._sync_live()
-        self._mark()
         self.on_marks(self.written, self.synced)
+        self._mark()  # after the good news: a kill in between leaves an older claim, never a wrong one
 
     def _encode(self, group: Group) -> None:
         salt, buffers, crcs = self._live.salt, self._buffers, self._crcs
@@ -199,6 +203,8 @@ class Writer:
             return
         live = self._live
         buffers = self._buffers if len(self._buffers) <= JOIN_ABOVE else [b"".join(self._buffers)]
+        if self._buffered < SMALL_BYTES and live.position + self._buffered > live.zeroed:
+            buffers = [*buffers, self._zeros_ahead()]
         self._patiently(lambda: self._write_or_cut(live.fd, buffers, live.position))
         live.position += self._buffered
         live.frames += len(self._crcs)
@@ -208,6 +214,18 @@ class Writer:
         self._buffered = 0
         self._buffers.clear()
         self._crcs.clear()
+
+    def _zeros_ahead(self) -> bytes:
+        """Zeros for the place where the next groups will be.
+
+        A sync of bytes that were only preallocated has to tell the file system that they are in use now, and takes
+        half as long again as one that overwrites. So a small group pays for the many that follow it; large ones are
+        bound by bandwidth and must not write everything twice.
+        """
+        live = self._live
+        start = live.position + self._buffered
+        live.zeroed = max(start, min(start + AHEAD_BYTES, self._disk.size(live.fd)))
+        return _ZEROS[: live.zeroed - start]
 
     def _write_or_cut(self, fd: int, buffers: list[bytes], position: int) -> None:
         """A failed write leaves nothing behind it: the next try, or recovery, finds zeros there."""
