@@ -50,10 +50,15 @@ class Agenda:
             self._timer.cancel()
 
     def tick(self) -> None:
-        """Do what is due by the clock; the broker's own timer calls this, and tests with a clock of theirs."""
+        """Do what is due by the clock; the timer calls this, and tests with a clock of theirs."""
         if self._owner.refusal is not None:
             return
-        now = self._clock.now_us()
+        try:
+            self._do_what_is_due(self._clock.now_us())
+        finally:
+            self.arm()  # whatever went wrong with one thing, the next one is due all the same
+
+    def _do_what_is_due(self, now: int) -> None:
         records, groups = decide_expiry(self._state, now)
         for record in records:
             self._owner.note(record)
@@ -66,7 +71,6 @@ class Agenda:
             self._owner.spawn(self._publish_due())
         if self._clock.monotonic() >= self._housekeeping_at:
             self._housekeep()
-        self.arm()
 
     def arm(self) -> None:
         """Set the timer for whatever comes first."""

@@ -391,3 +391,12 @@ def test_seek_is_refused_while_ordered_members_live(ordered: HandBroker) -> None
     assert ordered.ask(Seek("a", "g", start=Start("latest"), dry_run=True)).positions[0].offset == 3
     ordered.ask(Seek("a", "g", start=Start("latest"), force=True))
     assert pull(ordered, 100).batches == []
+
+
+def test_what_was_redelivered_and_given_back_keeps_its_count(hand: HandBroker) -> None:
+    hand.ask(Nack("a", "g", "m", receipts(pull(hand, 3)), delay_ms=0))
+    again = pull(hand, 3)
+    assert again.batches[0].delivery_count == 2
+    hand.ask(Leave("a", "g", "m"))
+    third = pull(hand, 3, "n")
+    assert (offsets(third), third.batches[0].delivery_count) == ([0, 1, 2], 2)
