@@ -47,6 +47,8 @@ class MemoryLog:
         self._bytes = 0
         self._offsets: dict[tuple[int, int], tuple[list[int], list[int]]] = {}  # ends and sequences, both rising
         self._snapshot_begin = 1
+        self._snapshot_bytes = 0  # before it
+        self._synced_bytes = 0
         self._on_marks: OnMarks | None = None
         self._on_failure: OnFailure | None = None
         self._failure: BaseException | None = None
@@ -137,13 +139,13 @@ class MemoryLog:
             last_sequence=self.last_sequence,
             written=self.written,
             synced=self.synced,
-            queued_bytes=sum(self._sizes[self.synced :]),
+            queued_bytes=self._bytes - self._synced_bytes,
             queue_limit_bytes=UNLIMITED,
             segments=0,
             bytes=self._bytes,
             free_bytes=UNLIMITED,
             is_short_of_space=False,
-            replay_bytes=sum(self._sizes[self._snapshot_begin - 1 :]),
+            replay_bytes=self._bytes - self._snapshot_bytes,
             fsync_count=0,
             fsync_seconds=0.0,
         )
@@ -162,8 +164,10 @@ class MemoryLog:
     def _move_marks(self, sequence: int) -> None:
         for index in range(self.synced, sequence):
             record = self._records[index]
+            self._synced_bytes += self._sizes[index]
             if isinstance(record, SnapshotEnd) and isinstance(self._records[record.begin_sequence - 1], SnapshotBegin):
                 self._snapshot_begin = record.begin_sequence
+                self._snapshot_bytes = self._bytes - sum(self._sizes[record.begin_sequence - 1 :])
         self.written = self.synced = sequence
         if self._on_marks:
             self._on_marks(sequence, sequence)
