@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -110,9 +110,15 @@ class Manifest:
         return replace(self, snapshots=(*self.snapshots[-1:], run))
 
     def pack(self) -> bytes:
-        fields = asdict(self)
-        fields["log_uuid"] = str(self.log_uuid)
-        body = json.dumps(fields, indent=1).encode()
+        fields = {
+            "log_uuid": json.dumps(str(self.log_uuid)),
+            "edition": json.dumps(self.edition),
+            "extension": json.dumps(self.extension),
+            "segments": _lines(self.segments),
+            "retired": _lines(self.retired),
+            "snapshots": _lines(self.snapshots),
+        }
+        body = ("{\n" + ",\n".join(f' "{name}": {text}' for name, text in fields.items()) + "\n}\n").encode()
         return f"{_TAG} {FORMAT_VERSION} {crc32c(body):08x}\n".encode() + body
 
     @classmethod
@@ -146,6 +152,16 @@ class Manifest:
         if any(os.path.basename(name) != name for name in names):
             raise ValueError(f"a name that leads out of the directory in {names}")
         return manifest
+
+
+def _lines(entries: Sequence[SegmentEntry] | Sequence[Retired] | Sequence[SnapshotRun]) -> str:
+    """A list with an entry to a line: cheap to write at every rotation, and a diff shows what changed."""
+    if not entries:
+        return "[]"
+    names = entries[0].__slots__
+    return (
+        "[\n  " + ",\n  ".join(json.dumps({name: getattr(entry, name) for name in names}) for entry in entries) + "\n ]"
+    )
 
 
 def read_manifest(disk: Disk, directory: str) -> Manifest | None:
