@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -203,29 +204,31 @@ class Writer:
             return
         live = self._live
         buffers = self._buffers if len(self._buffers) <= JOIN_ABOVE else [b"".join(self._buffers)]
-        if self._buffered < SMALL_BYTES and live.position + self._buffered > live.zeroed:
-            buffers = [*buffers, self._zeros_ahead()]
         self._patiently(lambda: self._write_or_cut(live.fd, buffers, live.position))
         live.position += self._buffered
         live.frames += len(self._crcs)
         live.rolling_crc = roll(live.rolling_crc, self._crcs)
         live.last_sequence = self.written = self._encoded if last_sequence is None else last_sequence
         self._unsynced_bytes += self._buffered
+        if self._buffered < SMALL_BYTES and live.position > live.zeroed:
+            self._write_zeros_ahead()
         self._buffered = 0
         self._buffers.clear()
         self._crcs.clear()
 
-    def _zeros_ahead(self) -> bytes:
-        """Zeros for the place where the next groups will be.
+    def _write_zeros_ahead(self) -> None:
+        """Write zeros where the next groups will be; the sync that follows makes them durable too.
 
         A sync of bytes that were only preallocated has to tell the file system that they are in use now, and takes
-        half as long again as one that overwrites. So a small group pays for the many that follow it; large ones are
-        bound by bandwidth and must not write everything twice.
+        half as long again as one that overwrites. So one small group pays for the many that follow it; large ones are
+        bound by bandwidth and must not write everything twice. Only a favour: where it fails, nothing is lost.
         """
         live = self._live
-        start = live.position + self._buffered
-        live.zeroed = max(start, min(start + AHEAD_BYTES, self._disk.size(live.fd)))
-        return _ZEROS[: live.zeroed - start]
+        live.zeroed = live.position + AHEAD_BYTES
+        with suppress(OSError):
+            size = min(live.zeroed, self._disk.size(live.fd)) - live.position
+            if size > 0:
+                self._disk.write(live.fd, [_ZEROS[:size]], live.position)
 
     def _write_or_cut(self, fd: int, buffers: list[bytes], position: int) -> None:
         """A failed write leaves nothing behind it: the next try, or recovery, finds zeros there."""
