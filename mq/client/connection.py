@@ -51,7 +51,8 @@ class Connection:
         self._connect_timeout = connect_timeout
         self._attempt_seconds = attempt_seconds
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._connecting = threading.Lock()
+        self._lock = threading.Lock()  # of _transport and the fact that it is closed
         self._closed = threading.Event()
         self._transport: Transport | None = None
         self._turn = 0
@@ -74,6 +75,7 @@ class Connection:
 
         `patient`: also come back while the broker is short of something. Raises MqError when the time is over.
         """
+        self.check_usable()
         end = time.monotonic() + (self.timeout if timeout is None else timeout)
         backoff: Backoff | None = None
         while True:
@@ -99,10 +101,16 @@ class Connection:
         if transport is not None and self._pid == os.getpid():
             return transport
         self.check_usable()
-        with self._lock:
-            if self._transport is None:
-                self._transport = self._reach()
-            return self._transport
+        with self._connecting:
+            if self._transport is not None:
+                return self._transport
+            transport = self._reach()
+            with self._lock:
+                if not self._closed.is_set():
+                    self._transport = transport
+                    return transport
+        transport.close()
+        raise Unavailable("the client was closed")
 
     def check_usable(self) -> None:
         """Raises Unavailable."""
@@ -125,9 +133,13 @@ class Connection:
 
     def close(self) -> None:
         """Idempotent. After a fork the connection is the parent's, and stays open."""
-        self._closed.set()
-        if self._pid == os.getpid() and self._transport is not None:
-            self._transport.close()
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._closed.set()
+            transport = self._transport
+        if transport is not None:
+            transport.close()
 
     def _judge(self, error: MqError, method: str, transport: Transport | None) -> None:
         """Part with a transport that is broken, and say what an old broker does not."""

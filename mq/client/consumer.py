@@ -54,13 +54,12 @@ class Consumer:
         self._own = own
         self._as = membership
         self._keeper = Keeper(shared, self.channel, self.group, self.member, extend_seconds)
-        self._arrived: SimpleQueue[tuple[int, Pulled] | MqError | None] = SimpleQueue()
+        self._arrived: SimpleQueue[Pulled | MqError | None] = SimpleQueue()
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._waiting: deque[Delivery] = deque()  # taken from an answer, not handed out yet
-        self._room = threading.Semaphore(PREFETCH)
+        self._room = threading.Semaphore(0)  # for answers that wait; of the present fetcher
         self._fetcher: threading.Thread | None = None
         self._assigned: frozenset[int] = frozenset()
-        self._epoch = 0  # a seek makes what was pulled before it worthless
         self._is_paused = self._is_stopping = self._is_closed = False
         self._pid = os.getpid()
         unclosed.opened(self)
@@ -131,8 +130,7 @@ class Consumer:
 
     def seek(self, start: Start, *, partition: int | None = None) -> None:
         """Move the whole group; what this consumer holds is given back."""
-        self._epoch += 1
-        self._waiting.clear()
+        self._stop_fetching()
         self._keeper.flush()
         self._leave()
         request = pb.SeekRequest(channel=self.channel, group=self.group, start=start_of(start), force=True)
@@ -163,10 +161,9 @@ class Consumer:
         self._is_closed = True
         unclosed.closed(self)
         self.stop()
+        self._stop_fetching(timeout)
         self._own.close()
-        self._room.release()
-        if self._fetcher is not None and self._fetcher is not threading.current_thread():
-            self._fetcher.join(timeout)
+        self.stop()  # once more: whoever waits in an iteration still has to hear of it
         try:
             self._keeper.close(timeout)
         finally:
@@ -203,15 +200,12 @@ class Consumer:
             except Empty:
                 return None
             if isinstance(arrived, MqError):
-                self._fetcher = None
-                raise arrived
-            if arrived is not None:
+                if not self._is_stopping:
+                    self._fetcher = None
+                    raise arrived
+            elif arrived is not None:
                 self._room.release()
-                epoch, pulled = arrived
-                if epoch == self._epoch:
-                    self._enter(pulled)
-                else:
-                    self._leave()
+                self._enter(arrived)
         return None
 
     def _enter(self, pulled: Pulled) -> None:
@@ -240,26 +234,41 @@ class Consumer:
 
     def _start_fetching(self) -> None:
         if self._fetcher is None:
-            self._fetcher = threading.Thread(target=self._fetch_all, name="mq-consumer", daemon=True)
-            self._fetcher.start()
+            self._room = threading.Semaphore(PREFETCH)
+            fetcher = threading.Thread(target=self._fetch_all, args=(self._room,), name="mq-consumer", daemon=True)
+            fetcher.start()
+            self._fetcher = fetcher
 
-    def _fetch_all(self) -> None:
-        breaks = self._own.reconnects
-        while self._room.acquire() and not self._is_stopping:
-            epoch = self._epoch
+    def _stop_fetching(self, timeout: float | None = None) -> None:
+        """End the pull that waits; what was pulled and not handed out is forgotten here."""
+        fetcher, self._fetcher = self._fetcher, None
+        own, self._own = self._own, self._own.another()
+        own.close()
+        self._room.release()
+        if fetcher is not None:
+            fetcher.join(timeout)
+        with contextlib.suppress(Empty):
+            while self._arrived.get_nowait() is not None:
+                pass
+        self._waiting.clear()
+
+    def _fetch_all(self, room: threading.Semaphore) -> None:
+        own = self._own
+        breaks = own.reconnects
+        while room.acquire() and not self._is_stopping and own is self._own:
             try:
                 pulled = self._pull(self._as.batch_size, LONGEST_WAIT_SECONDS, float("inf"))
             except MqError as error:
                 self._arrived.put(error)  # also where it was stopped: then nobody takes it
                 return
-            if breaks != self._own.reconnects:
-                breaks = self._own.reconnects
+            if breaks != own.reconnects:
+                breaks = own.reconnects
                 self._check_waiting()
             if pulled.deliveries or pulled.assigned != self._assigned:
-                self._arrived.put((epoch, pulled))
+                self._arrived.put(pulled)
             else:
-                self._room.release()
-            if self._as.interval and self._own.pause(self._as.interval):
+                room.release()
+            if self._as.interval and own.pause(self._as.interval):
                 return
 
     def _pull(self, count: int, wait: float, timeout: float) -> Pulled:

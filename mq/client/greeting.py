@@ -19,15 +19,15 @@ _STATUS_NAMES = {number: name for name, number in wire.STATUS.items()}
 
 
 def check_magic(start: bytes, address: str) -> None:
-    """Raises InvalidArgument where a server did not begin like the wire does."""
+    """Raises InvalidArgument where a server did not begin like the wire does, Unavailable where it went away."""
     if start == wire.MAGIC:
         return
+    if wire.MAGIC.startswith(start):  # a broker that is stopped, or a proxy in front of one
+        raise Unavailable(f"{address} closed the connection before it said what it is")
     if start[3:4] == b"\x04" and start[:2] == b"\0\0":  # the SETTINGS frame that opens HTTP/2
         hint = f"it speaks gRPC: use grpc://{address}"
     elif start.startswith(b"HTTP/"):
         hint = "it speaks HTTP"
-    elif not start:
-        hint = "it closed the connection without a word"
     else:
         hint = "it speaks something else"
     raise InvalidArgument(f"{address} is no port of the mq wire: {hint}")
