@@ -1,0 +1,3 @@
+module example/mqwire
+
+go 1.21
