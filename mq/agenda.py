@@ -15,6 +15,7 @@ from mq.errors import DataLoss, MqError
 from mq.owner import Owner
 from mq.pulls import Pulls
 from mq.readback import Readback
+from mq.retention import decide_retention
 from mq.settlement import decide_absence, decide_expiry
 from mq.store import Dying
 
@@ -106,7 +107,17 @@ class Agenda:
             self._pulls.wake(group)
         if records:
             self._pulls.wake_orphans()
+        self._retain(now)
         self._owner.is_short_of_space = self._owner.log.usage().is_short_of_space
+
+    def _retain(self, now: int) -> None:
+        """Let go what the channels' settings no longer keep."""
+        records, channels = decide_retention(self._state, now)
+        for record in records:
+            self._owner.note(record)
+        for channel in channels:
+            for group in list(channel.groups.values()):
+                self._pulls.wake(group)  # what held an ordered group up may be gone
 
     def _is_schedule_due(self, now: int) -> bool:
         return bool(self._state.schedules) and self._state.schedules[0][0] <= now

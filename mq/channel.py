@@ -13,6 +13,7 @@ from mq.batch import Batch
 from mq.buffer import Buffer
 from mq.errors import DataLoss, GroupNotFound, InvalidArgument
 from mq.group import Group
+from mq.ladder import Ladder
 from mq.producer import Producers
 from mq.ranges import RangeSet
 from wal.pb.wal_pb2 import ChannelSettings
@@ -50,6 +51,7 @@ class Partition:
         self.next_offset = next_offset
         self.bytes = 0
         self.start_timestamp_us = 0
+        self.ladder = Ladder()
         self.damaged = RangeSet()
 
         self.visible = next_offset  # pulls see nothing at or after it: it is not synced yet
@@ -90,9 +92,7 @@ class Partition:
 
     def trim(self, start_offset: int) -> None:
         """Everything before the offset is gone."""
-        kept, total = self.next_offset - start_offset, self.next_offset - self.start_offset
-        # what single batches took is not known once they left memory, so the bytes shrink in proportion
-        self.bytes = self.bytes * kept // total if total > 0 else 0
+        self.bytes = self.ladder.trim(self.start_offset, start_offset, self.next_offset, self.bytes)
         self.start_offset = start_offset
         self.start_timestamp_us = 0
         self.damaged.remove(0, start_offset)
@@ -115,7 +115,7 @@ class Channel:
     ) -> None:
         self.channel_id = channel_id
         self.name = name
-        self.settings = settings
+        self.keep(settings)
         self.created_us = created_us
         self.partitions: list[Partition] = []
         self.groups: dict[str, Group] = {}
@@ -124,6 +124,14 @@ class Channel:
         self.schedules: dict[int, Schedule] = {}
         self.expired = 0  # messages, since the start of the process
         self.turn = 0  # of batches that may go to any partition
+        self.aging_us = 0  # when its oldest messages come of age, as far as somebody waits for that
+
+    def keep(self, settings: ChannelSettings) -> None:
+        """How much is kept, from now on."""
+        self.settings = settings
+        self.is_limited = bool(
+            settings.max_age_ms or settings.max_bytes or settings.max_messages or settings.drop_acked
+        )
 
     @property
     def is_dead_letter(self) -> bool:

@@ -98,6 +98,8 @@ class Config:
     channel_max_age_ms: int = setting(0, "CHANNEL_MAX_AGE", duration_ms, format_duration)
     channel_max_bytes: int = setting(0, "CHANNEL_MAX_BYTES", size_bytes, format_size)
     channel_max_messages: int = setting(0, "CHANNEL_MAX_MESSAGES", _COUNT)
+    # true drops what every group of the channel has acked; where there is no group, nothing
+    channel_drop_acked: bool = setting(False, "CHANNEL_DROP_ACKED", boolean, format_boolean)
 
     # long enough for most work on a message; a member that needs more extends its lease
     group_ack_wait_ms: int = setting(30_000, "GROUP_ACK_WAIT", duration_ms, format_duration)

@@ -145,6 +145,7 @@ def limits(config: Config) -> Limits:
             max_age_ms=config.channel_max_age_ms,
             max_bytes=config.channel_max_bytes,
             max_messages=config.channel_max_messages,
+            drop_acked=config.channel_drop_acked,
         ),
         group=GroupSettings(
             ack_wait_ms=config.group_ack_wait_ms,

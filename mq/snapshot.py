@@ -43,6 +43,10 @@ def restore(snapshot: ChannelSnapshot, producers: Producers) -> Channel:
         partition = Partition(channel.channel_id, number, kept.start_offset, kept.next_offset)
         partition.bytes = kept.bytes
         partition.start_timestamp_us = kept.start_timestamp_us
+        partition.ladder.end_us = kept.end_timestamp_us
+        partition.ladder.spacing = kept.mark_spacing or 1
+        for mark in kept.marks:
+            partition.ladder.restore(mark.offset, mark.bytes, mark.timestamp_us)
         for damaged in kept.damaged:
             partition.damaged.add(damaged.start, damaged.end)
         channel.partitions.append(partition)
@@ -72,6 +76,12 @@ def _partition(partition: Partition) -> ChannelSnapshot.Partition:
         bytes=partition.bytes,
         start_timestamp_us=partition.start_timestamp_us,
         damaged=[OffsetRange(start=start, end=end) for start, end in partition.damaged],
+        end_timestamp_us=partition.ladder.end_us,
+        mark_spacing=partition.ladder.spacing,
+        marks=[
+            ChannelSnapshot.Mark(offset=offset, bytes=size, timestamp_us=time_us)
+            for offset, size, time_us in partition.ladder
+        ],
     )
 
 

@@ -87,7 +87,8 @@ class State(Store):
         channel = self._known(record.channel_id)
         if channel is None:
             return
-        channel.settings = record.settings
+        channel.keep(record.settings)
+        self._touch(channel)
         for number in range(len(channel.partitions), record.partitions):
             channel.partitions.append(Partition(channel.channel_id, number))
             for group in channel.groups.values():
@@ -110,6 +111,7 @@ class State(Store):
             return
         self._store(sequence, record, list(pieces), partition)
         channel = self.channels_by_id[record.channel_id]
+        self._touch(channel)
         for part in record.parts:
             if part.producer:
                 answer = Answer(
@@ -167,6 +169,7 @@ class State(Store):
         if group is None or partition >= len(group.cursors):
             self.set_aside += 1
             return None
+        self._touch(channel)
         return group
 
     def _group_created(self, sequence: int, record: pb.GroupCreated) -> None:
@@ -244,6 +247,7 @@ class State(Store):
         channel = self._known(record.channel_id)
         if channel is None or record.partition >= len(channel.partitions):
             return
+        self._touch(channel)
         for gone in record.ranges:
             channel.expired += gone.end - gone.start
             for group in channel.groups.values():

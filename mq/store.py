@@ -52,6 +52,8 @@ class Store:
         self.damaged: list[pb.Damaged] = []
         self.dying: deque[Dying] = deque()
         self.schedules: list[tuple[int, int, int]] = []  # heap of (due_us, schedule_id, channel_id)
+        self.crowded: dict[int, None] = {}  # limited channels in which something happened: they may hold too much now
+        self.aging: list[tuple[int, int]] = []  # heap of (due_us, channel_id): the oldest messages come of age
         self.alarms: list[tuple[int, int, Group, Lease | None]] = []  # heap: a lease ends, or a retry is due
         self.numbers = count(1)  # of leases and alarms
         self._unsynced: deque[tuple[Batch, Partition]] = deque()
@@ -131,6 +133,12 @@ class Store:
             self._drop(old)
         self.channels[channel.name] = self.channels_by_id[channel.channel_id] = channel
         self.next_channel_id = max(self.next_channel_id, channel.channel_id + 1)
+        self._touch(channel)
+
+    def _touch(self, channel: Channel) -> None:
+        """Something happened that may let retention act."""
+        if channel.is_limited:
+            self.crowded[channel.channel_id] = None
 
     def _drop(self, channel: Channel) -> None:
         for partition in channel.partitions:
@@ -149,12 +157,14 @@ class Store:
             and not (last.deltas or record.offset_deltas)
         ):
             size = last.extend(record, pieces)
+            partition.ladder.end_us = max(partition.ladder.end_us, record.max_timestamp_us)
             partition.buffer.grow_last()
             self.budget.grow(size)
             batch = last
         else:
             batch = Batch(record, pieces, sequence, partition.buffer)
             size = batch.size
+            partition.ladder.note(batch.base, partition.bytes, record.max_timestamp_us)
             partition.buffer.append(batch)
             self.budget.add(batch)
             if sequence > self.synced:

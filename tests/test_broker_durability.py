@@ -107,6 +107,8 @@ def test_publishes_of_one_turn_share_a_record_and_nobody_can_tell() -> None:
         assert len(frames) == (1 if merge_messages > 1 else 10)
         states.append(durable(hand.state))
         assert durable(replayed(hand.log, hand.limits)) == durable(hand.state)
+    for state in states:
+        del state["a"].partitions[0].marks[:]  # which stand between records
     assert states[0] == states[1]
 
 

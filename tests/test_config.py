@@ -46,6 +46,7 @@ def test_every_variable_is_read() -> None:
         "CHANNEL_MAX_AGE": "7d",
         "CHANNEL_MAX_BYTES": "1GB",
         "CHANNEL_MAX_MESSAGES": "1000000",
+        "CHANNEL_DROP_ACKED": "yes",
         "GROUP_ACK_WAIT": "1s",
         "GROUP_MAX_DELIVER": "7",
         "GROUP_BACKOFF": "100ms, 1s",

@@ -33,11 +33,13 @@ LAYERS = [
     {"mq.config", "mq.variable"},
     {"mq.command", "mq.reply", "mq.limits"},
     {"mq.ranges", "mq.retry", "mq.cursor", "mq.lease", "mq.assignment", "mq.ownership", "mq.producer", "mq.batch"},
+    {"mq.ladder"},
     {"mq.buffer", "mq.channel", "mq.group"},
     {"mq.snapshot", "mq.store"},
     {"mq.state"},
     {"mq.decision"},
     {"mq.publication", "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin"},
+    {"mq.retention"},
     {"mq.deciders"},
     {"mq.commitqueue", "mq.longpoll", "mq.snapshotter", "mq.readback"},
     {"mq.owner"},
@@ -65,6 +67,7 @@ ONLY = {
 # The broker's state and what decides about it.
 CORE = {
     "mq.ranges", "mq.retry", "mq.cursor", "mq.lease", "mq.assignment", "mq.ownership", "mq.producer", "mq.batch",
+    "mq.ladder", "mq.retention",
     "mq.buffer", "mq.channel", "mq.group", "mq.snapshot", "mq.store", "mq.state", "mq.decision", "mq.publication",
     "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin", "mq.deciders",
 }  # fmt: skip
