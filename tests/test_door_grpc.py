@@ -146,10 +146,10 @@ def test_the_lease_of_a_pull_that_was_cancelled_while_it_waited_is_never_given(s
 def test_a_client_that_vanished_while_it_waited_leases_nothing(running: Running, stub: Any, name: str) -> None:
     leaver = grpc.insecure_channel(running.address, options=[("grpc.use_local_subchannel_pool", 1)])
     request = pb.PullRequest(channel=name, group="g", member="gone", max_wait_ms=15_000)
-    mq_pb2_grpc.MQServiceStub(leaver).Pull.future(request, timeout=DEADLINE)
+    waiting = mq_pb2_grpc.MQServiceStub(leaver).Pull.future(request, timeout=DEADLINE)  # a lost call is a cancelled one
     wait_until(lambda: bool(running.server.grpc._connections))
     leaver.close()
-    wait_until(lambda: not running.server.grpc._connections)
+    wait_until(lambda: waiting.done() and not running.server.grpc._connections)
     publish(stub, name, b"x")
     got = pull(stub, name, group="g", member="here")
     assert contents(got) == [b"x"]
