@@ -145,6 +145,7 @@ class Writer:
         self._unsynced_bytes = 0
         self._wants_sync = False
         self._has_loose = False  # somebody waits for the written mark only
+        self._marked = 0  # the sequence in the watermark
         self._tended = float("-inf")
 
     # ------------------------------------------------------------ groups
@@ -169,9 +170,14 @@ class Writer:
         self._has_loose = False
 
     def settle(self, *, is_idle: bool) -> None:
-        """Sync if somebody waits for it, or nothing else is to do."""
+        """Sync if somebody waits for it, or nothing else is to do.
+
+        The watermark can wait until then too: while more is to do, the next frame's `durable` says the same.
+        """
         if self._wants_sync or is_idle:
             self.sync()
+        if is_idle and self._marked < self.synced:
+            self._mark()
 
     def sync(self) -> None:
         """Make everything written durable, and say so."""
@@ -179,7 +185,6 @@ class Writer:
             return
         self._sync_live()
         self.on_marks(self.written, self.synced)
-        self._mark()  # after the good news: a kill in between leaves an older claim, never a wrong one
 
     def _encode(self, group: Group) -> None:
         salt, buffers, crcs = self._live.salt, self._buffers, self._crcs
@@ -263,6 +268,7 @@ class Writer:
         live = self._live
         mark = Mark(self.synced, live.entry.first_sequence, live.entry.generation, live.position, is_clean)
         self._patiently(lambda: self._watermark.write(mark))
+        self._marked = self.synced
 
     # ------------------------------------------------------------ rotation
 
@@ -349,6 +355,8 @@ class Writer:
         now = self._clock.monotonic()
         if now - self._tended >= TEND_SECONDS:
             self._tended = now
+            if self._marked < self.synced:
+                self._mark()
             self._space.check()
             self._unlink_retired()
         elif is_idle and not self._space.is_short:
