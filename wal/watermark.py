@@ -6,7 +6,8 @@ outlives a kill of the process at once, and a power cut up to the last rotation.
 synced, so an old value is a weaker claim, never a wrong one.
 
 A slot: magic (4), clean (4), counter (8), sequence (8), first sequence (8) and generation (4) of the segment, log
-uuid (16), bytes (8), CRC32C of these (4); the rest of the sector is zero. The valid slot with the higher counter counts.
+uuid (16), bytes (8), CRC32C of these (4); the rest of the sector is zero. The valid slot with the
+higher counter counts.
 """
 
 from __future__ import annotations
