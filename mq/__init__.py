@@ -33,6 +33,12 @@ from mq.errors import (
 )
 
 if TYPE_CHECKING:
+    from mq.client.aio_client import AsyncClient
+    from mq.client.aio_consumer import AsyncConsumer
+    from mq.client.aio_message import AsyncBatch, AsyncMessage
+    from mq.client.aio_producer import AsyncProducer, AsyncSent
+    from mq.client.aio_reader import AsyncReader
+    from mq.client.aio_transaction import AsyncTransaction
     from mq.client.batch import Batch
     from mq.client.client import Client
     from mq.client.consumer import Consumer
@@ -49,6 +55,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncBatch",
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncMessage",
+    "AsyncProducer",
+    "AsyncReader",
+    "AsyncSent",
+    "AsyncTransaction",
     "Batch",
     "ChannelExists",
     "ChannelNotFound",
@@ -88,6 +102,14 @@ __all__ = [
 
 # name -> the module that has it
 _LAZY = {
+    "AsyncBatch": "mq.client.aio_message",
+    "AsyncClient": "mq.client.aio_client",
+    "AsyncConsumer": "mq.client.aio_consumer",
+    "AsyncMessage": "mq.client.aio_message",
+    "AsyncProducer": "mq.client.aio_producer",
+    "AsyncReader": "mq.client.aio_reader",
+    "AsyncSent": "mq.client.aio_producer",
+    "AsyncTransaction": "mq.client.aio_transaction",
     "Batch": "mq.client.batch",
     "Client": "mq.client.client",
     "Codec": "mq.client.value",

@@ -1,0 +1,161 @@
+"""Channels, groups and the server: the part of `mq.AsyncClient` that moves no messages. As `mq.client.admin`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mq.client import request
+from mq.client.position import Start
+from mq.client.request import ADMIN, SERVICE
+from mq.errors import GroupExists
+from mq.pb import mq_pb2 as pb
+
+
+class AsyncAdmin:
+    """Methods for administration; answers are the messages of the API."""
+
+    async def _call(self, method: str, request: bytes) -> bytes:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ channels
+
+    async def create_channel(
+        self,
+        channel: str,
+        *,
+        partitions: int = 1,
+        exist_ok: bool = False,
+        max_age_ms: int | None = None,
+        max_bytes: int | None = None,
+        max_messages: int | None = None,
+        ttl_ms: int | None = None,
+        drop_acked: bool | None = None,
+    ) -> bool:
+        """Make a channel; false where it was there already. Raises ChannelExists, unless `exist_ok`.
+
+        client.create_channel("orders", partitions=8, exist_ok=True)
+        """
+        settings = request.channel_settings(max_age_ms, max_bytes, max_messages, ttl_ms, drop_acked)
+        asked = request.create_channel(channel, partitions, exist_ok, settings)
+        return pb.CreateChannelResponse.FromString(await self._call(SERVICE + "CreateChannel", asked)).created
+
+    async def list_channels(self, prefix: str = "") -> list[pb.ChannelInfo]:
+        """All channels, by name."""
+        asked = pb.ListChannelsRequest(prefix=prefix).SerializeToString()
+        return list(pb.ListChannelsResponse.FromString(await self._call(ADMIN + "ListChannels", asked)).channels)
+
+    async def describe_channel(self, channel: str) -> pb.ChannelInfo:
+        """Offsets, sizes and settings. Raises ChannelNotFound."""
+        asked = pb.DescribeChannelRequest(channel=channel).SerializeToString()
+        return pb.ChannelInfo.FromString(await self._call(ADMIN + "DescribeChannel", asked))
+
+    async def update_channel(
+        self,
+        channel: str,
+        *,
+        partitions: int = 0,
+        max_age_ms: int | None = None,
+        max_bytes: int | None = None,
+        max_messages: int | None = None,
+        ttl_ms: int | None = None,
+        drop_acked: bool | None = None,
+    ) -> pb.ChannelInfo:
+        """Change what is given; the rest stays. Partitions only grow."""
+        base = (await self.describe_channel(channel)).settings
+        settings = request.channel_settings(max_age_ms, max_bytes, max_messages, ttl_ms, drop_acked, base=base)
+        asked = pb.UpdateChannelRequest(channel=channel, partitions=partitions)
+        if settings is not None:
+            asked.settings.CopyFrom(settings)
+        return pb.ChannelInfo.FromString(await self._call(ADMIN + "UpdateChannel", asked.SerializeToString()))
+
+    async def delete_channel(self, channel: str) -> None:
+        """The channel, its messages and its groups are gone. Raises ChannelNotFound."""
+        await self._call(ADMIN + "DeleteChannel", pb.DeleteChannelRequest(channel=channel).SerializeToString())
+
+    async def purge_channel(self, channel: str, *, before_offset: int = 0, partition: int | None = None) -> int:
+        """Drop the messages before an offset, or all; returns how many."""
+        asked = request.purge(channel, before_offset, partition)
+        return pb.PurgeChannelResponse.FromString(await self._call(ADMIN + "PurgeChannel", asked)).purged
+
+    # ------------------------------------------------------------ groups
+
+    async def create_group(
+        self,
+        channel: str,
+        group: str,
+        *,
+        start: Start = "earliest",
+        ordered: bool = False,
+        ack_wait_ms: int = 0,
+        max_deliver: int = 0,
+        backoff_ms: Sequence[int] = (),
+        max_pending: int = 0,
+        max_pending_per_member: int = 0,
+        expire_after_ms: int = 0,
+        session_timeout_ms: int = 0,
+    ) -> pb.GroupInfo:
+        """Make a group; 0 is the server's default. Raises GroupExists where there is one with other settings."""
+        settings = request.group_settings(
+            ordered,
+            ack_wait_ms,
+            max_deliver,
+            backoff_ms,
+            max_pending,
+            max_pending_per_member,
+            expire_after_ms,
+            session_timeout_ms,
+        )
+        asked = request.create_group(channel, group, settings, start)
+        return pb.GroupInfo.FromString(await self._call(ADMIN + "CreateGroup", asked))
+
+    async def list_groups(self, channel: str = "") -> list[pb.GroupInfo]:
+        """The groups of a channel, or of all."""
+        asked = pb.ListGroupsRequest(channel=channel).SerializeToString()
+        return list(pb.ListGroupsResponse.FromString(await self._call(ADMIN + "ListGroups", asked)).groups)
+
+    async def describe_group(self, channel: str, group: str, *, pending: bool = False) -> pb.GroupInfo:
+        """Positions, lag and members; with `pending` also who holds what. Raises GroupNotFound."""
+        asked = pb.DescribeGroupRequest(channel=channel, group=group, pending=pending).SerializeToString()
+        return pb.GroupInfo.FromString(await self._call(ADMIN + "DescribeGroup", asked))
+
+    async def delete_group(self, channel: str, group: str) -> None:
+        """The group and its position are gone. Raises GroupNotFound."""
+        await self._call(ADMIN + "DeleteGroup", pb.DeleteGroupRequest(channel=channel, group=group).SerializeToString())
+
+    async def seek_group(
+        self,
+        channel: str,
+        group: str,
+        start: Start | None = None,
+        *,
+        shift: int | None = None,
+        partition: int | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> pb.SeekResponse:
+        """Move a group to a place, or by so many messages; `dry_run` only tells where it would be."""
+        asked = request.seek(channel, group, start, shift, partition, force, dry_run)
+        return pb.SeekResponse.FromString(await self._call(SERVICE + "Seek", asked))
+
+    async def join_group(self, channel: str, group: str, start: Start, ordered: bool) -> pb.GroupInfo:
+        """The group, made where there is none; one that exists keeps its settings."""
+        try:
+            return await self.create_group(channel, group, start=start, ordered=ordered)
+        except GroupExists:
+            return await self.describe_group(channel, group)
+
+    # ------------------------------------------------------------ the server
+
+    async def server_info(self) -> pb.ServerInfoResponse:
+        """Version, sizes and health of the broker."""
+        asked = pb.ServerInfoRequest().SerializeToString()
+        return pb.ServerInfoResponse.FromString(await self._call(ADMIN + "ServerInfo", asked))
+
+    async def list_segments(self) -> list[pb.SegmentInfo]:
+        """The files of the log."""
+        asked = pb.ListSegmentsRequest().SerializeToString()
+        return list(pb.ListSegmentsResponse.FromString(await self._call(ADMIN + "ListSegments", asked)).segments)
+
+    async def rotate_segment(self) -> None:
+        """Seal the current file of the log, and begin the next."""
+        await self._call(ADMIN + "RotateSegment", pb.RotateSegmentRequest().SerializeToString())

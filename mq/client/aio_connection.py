@@ -1,0 +1,154 @@
+"""A connection that comes back, for asyncio: the same rules as `mq.client.connection`, on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from collections.abc import Sequence
+
+from mq.client.address import Address
+from mq.client.backoff import Backoff
+from mq.client.connection import ATTEMPT_SECONDS, CONNECT_SECONDS
+from mq.client.transport import AsyncTransport, TimedOut
+from mq.errors import MqError, ResourceExhausted, Unavailable
+
+
+async def connect(address: Address, timeout: float) -> AsyncTransport:
+    """A transport to an address. Raises Unavailable, InvalidArgument."""
+    if address.scheme == "mq":
+        from mq.client.wire_async import AsyncWireTransport
+
+        return await AsyncWireTransport.connect(address.host, address.port, connect_timeout=timeout)
+    from mq.client.grpc import AsyncGrpcTransport
+
+    return await AsyncGrpcTransport.connect(address.host, address.port, connect_timeout=timeout)
+
+
+class AsyncConnection:
+    """Shared by all tasks of one loop."""
+
+    def __init__(
+        self, addresses: Sequence[Address], *, timeout: float, connect_timeout: float = CONNECT_SECONDS
+    ) -> None:
+        self.timeout = timeout
+        self.reconnects = 0
+        self._addresses = list(addresses)
+        self._connect_timeout = connect_timeout
+        self._pid = os.getpid()
+        self._connecting = asyncio.Lock()
+        self._closed = asyncio.Event()
+        self._transport: AsyncTransport | None = None
+        self._turn = 0
+
+    def another(self) -> AsyncConnection:
+        """A connection of its own to the same broker."""
+        order = self._addresses[self._turn :] + self._addresses[: self._turn]
+        return AsyncConnection(order, timeout=self.timeout, connect_timeout=self._connect_timeout)
+
+    @property
+    def ready(self) -> AsyncTransport | None:
+        """The transport, where there is one that can be used at once."""
+        transport = self._transport
+        return transport if transport is not None and transport.is_usable else None
+
+    async def call(
+        self, method: str, request: bytes, *, timeout: float | None = None, wait: float = 0.0, patient: bool = False
+    ) -> bytes:
+        """One request, one answer, however often it takes. Raises MqError when the time is over."""
+        self.check_usable()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + (self.timeout if timeout is None else timeout)
+        backoff = Backoff()
+        while True:
+            try:
+                transport = await self.transport()
+                return await self._attempt(
+                    transport, method, request, min(ATTEMPT_SECONDS + wait, max(0.001, end - loop.time()))
+                )
+            except MqError as error:
+                if error.status == "UNIMPLEMENTED":
+                    raise MqError(f"the broker does not know {method}: it is older than this client") from error
+                if not error.retryable or (isinstance(error, ResourceExhausted) and not patient):
+                    raise
+                pause = backoff.seconds()
+                if self._closed.is_set() or loop.time() + pause >= end:
+                    raise
+            if await self.pause(pause):
+                raise Unavailable("the client was closed")
+
+    async def transport(self) -> AsyncTransport:
+        """A transport that can be used. Raises Unavailable after one try of each address."""
+        self.check_usable()
+        async with self._connecting:
+            if self._transport is not None and not self._transport.is_usable:
+                await self._discard(self._transport)
+            if self._transport is None:
+                transport = await self._reach()
+                if self._closed.is_set():
+                    await transport.close()
+                    raise Unavailable("the client was closed")
+                self._transport = transport
+            return self._transport
+
+    def check_usable(self) -> None:
+        """Raises Unavailable."""
+        if self._pid != os.getpid():
+            raise Unavailable("this client was made before a fork: make a new one in the child")
+        if self._closed.is_set():
+            raise Unavailable("the client was closed")
+
+    async def pause(self, seconds: float) -> bool:
+        """Wait, unless the connection is closed first; true where it was."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Idempotent."""
+        self._closed.set()
+        if self._transport is not None and self._pid == os.getpid():
+            await self._transport.close()
+
+    async def _attempt(self, transport: AsyncTransport, method: str, request: bytes, seconds: float) -> bytes:
+        try:
+            async with asyncio.timeout(seconds):
+                return await transport.call(method, request)
+        except TimeoutError:
+            await self._discard(transport)
+            raise TimedOut("the broker did not answer in time") from None
+
+    async def _discard(self, transport: AsyncTransport) -> None:
+        if self._transport is transport:
+            self._transport = None
+            self.reconnects += 1
+        await transport.close()
+
+    async def _reach(self) -> AsyncTransport:
+        failures: list[str] = []
+        for _ in self._addresses:
+            address = self._addresses[self._turn]
+            try:
+                return await self._reach_one(address)
+            except Unavailable as error:
+                failures.append(str(error))
+                self._turn = (self._turn + 1) % len(self._addresses)
+        raise Unavailable("; ".join(failures))
+
+    async def _reach_one(self, address: Address) -> AsyncTransport:
+        try:
+            return await connect(address, self._connect_timeout)
+        except Unavailable as error:
+            fallback = address.fallback
+            if fallback is None:
+                raise
+            try:
+                transport = await connect(fallback, self._connect_timeout)
+            except Unavailable:
+                raise error from None
+        warnings.warn(f"{address} does not answer: using {fallback}, which is slower", RuntimeWarning, stacklevel=2)
+        self._addresses[self._turn] = fallback
+        return transport

@@ -1,0 +1,138 @@
+"""The task behind an asyncio consumer: sends acks, gathered; keeps leases while a message is worked on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from mq.client.aio_connection import AsyncConnection
+from mq.client.keeper import ACK_MESSAGES, ACK_SECONDS
+from mq.client.message import Delivery, Part
+from mq.client.settling import NACK, REJECT, Book, Settlement
+from mq.errors import GroupNotFound, LeaseLost, MqError
+
+log = logging.getLogger("mq")
+
+
+class AsyncKeeper:
+    """Implements `Ledger`: acts are noted at once, and sent by a task."""
+
+    def __init__(
+        self, connection: AsyncConnection, channel: str, group: str, member: str, extend_seconds: float
+    ) -> None:
+        self.member = member
+        self.lost = 0  # messages whose lease was gone when they were acked
+        self._connection = connection
+        self._name = (channel, group, member)
+        self._extend_seconds = extend_seconds
+        self._book = Book()
+        self._unsent: list[Settlement] = []
+        self._wake = asyncio.Event()
+        self._sending = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------ Ledger
+
+    def ack_one(self, delivery: Delivery, index: int) -> None:
+        self._book.ack_one(delivery, index)
+        if self._book.acks >= ACK_MESSAGES:
+            self._wake.set()
+
+    def ack(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            self._book.ack(*part)
+        if self._book.acks >= ACK_MESSAGES:
+            self._wake.set()
+
+    def nack(self, parts: Sequence[Part], delay_ms: int | None) -> None:
+        self._book.hand_back(NACK, parts, delay_ms)
+        self._wake.set()
+
+    def reject(self, parts: Sequence[Part], reason: str) -> None:
+        self._book.hand_back(REJECT, parts, reason=reason)
+        self._wake.set()
+
+    def extend(self, delivery: Delivery) -> None:
+        self._unsent += self._book.extensions([delivery])
+        self._wake.set()
+
+    # ------------------------------------------------------------ a consumer's side
+
+    def hold(self, deliveries: Sequence[Delivery]) -> None:
+        """These came; they are kept until they are settled."""
+        for delivery in deliveries:
+            delivery.ledger = self
+            self._book.hold(delivery)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    def take(self, part: Part) -> None:
+        """Settle this by other means: a transaction acks it itself."""
+        self._book.take(*part)
+
+    async def flush(self) -> None:
+        """Send what waits, and wait for the answer. Raises the error of what could not be sent."""
+        async with self._sending:
+            self._unsent += self._book.take_all()
+            while self._unsent:
+                await self._settle(self._unsent[0])
+                self._unsent.pop(0)
+
+    async def close(self) -> None:
+        """Send what waits, and stop. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self.flush()
+
+    # ------------------------------------------------------------ the task
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        extend_at = loop.time() + self._extend_seconds
+        while True:
+            try:
+                async with asyncio.timeout(ACK_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            try:
+                await self.flush()
+                if loop.time() >= extend_at:
+                    extend_at = loop.time() + self._extend_seconds
+                    for each in self._book.extensions():
+                        await self._settle(each)
+            except MqError as error:
+                log.warning("mq: acks wait: %s", error)
+                await self._connection.pause(0.2)
+
+    async def _settle(self, settlement: Settlement) -> None:
+        try:
+            await self._connection.call(f"mq.MQService/{settlement.act}", settlement.request(*self._name))
+        except LeaseLost:
+            if len(settlement.receipts) > 1:
+                for each in settlement.one_by_one():
+                    await self._settle(each)
+                return
+            self._lose(settlement)
+        except MqError as error:
+            if error.retryable:
+                raise
+            if not isinstance(error, GroupNotFound):
+                log.error("mq: %s of %s was refused: %s", settlement.act, self._name[0], error)
+            self._lose(settlement)
+
+    def _lose(self, settlement: Settlement) -> None:
+        for delivery in settlement.deliveries:
+            if not delivery.is_lost:
+                self.lost += delivery.count
+                log.warning(
+                    "mq: the lease of %d messages of %s from offset %d is gone; they are delivered again",
+                    delivery.count,
+                    delivery.channel,
+                    delivery.base,
+                )
+            self._book.lose(delivery)

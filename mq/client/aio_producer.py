@@ -1,0 +1,250 @@
+"""A producer for asyncio: the same batches, numbers and retries as `mq.client.producer`, without threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, Generator, Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from mq.client import codec
+from mq.client.aio_connection import AsyncConnection
+from mq.client.codec import HeaderValue
+from mq.client.message import Published
+from mq.client.options import PublishOptions
+from mq.client.outbox import OutBatch, Outbox, Sent
+from mq.client.producer import IN_FLIGHT
+from mq.client.publisher import PUBLISH_BATCH
+from mq.client.sequence import Sequence
+from mq.client.transport import TimedOut, same
+from mq.client.value import Codec, key_of, message_of
+from mq.errors import InvalidArgument, MqError, SequenceRefused, Unavailable
+
+
+class AsyncSent(Sent):
+    """A message on its way: await it to know where it was stored."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, Published]:
+        if not self.done():
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.add_done_callback(lambda _: None if future.done() else future.set_result(None))
+            yield from future.__await__()
+        return self.result(0)
+
+
+class AsyncProducer:
+    """Made by `AsyncClient.producer`."""
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        channel: str,
+        partitions: int,
+        *,
+        linger_ms: float,
+        batch_size: int,
+        batch_bytes: int,
+        buffer_bytes: int,
+        options: PublishOptions,
+        made_by: Codec | None,
+    ) -> None:
+        if batch_size < 1 or linger_ms < 0:
+            raise InvalidArgument("batch_size is at least 1, linger_ms is not negative")
+        self.channel = channel
+        self._connection = connection
+        self._linger = linger_ms / 1_000
+        self._buffer_bytes = buffer_bytes
+        self._options = options
+        self._codec = made_by
+        self._loop = asyncio.get_running_loop()
+        self._sequence = Sequence()
+        self._outbox = Outbox(channel, partitions, batch_size, batch_bytes)
+        self._ready: deque[OutBatch] = deque()
+        self._in_flight: dict[int, OutBatch] = {}
+        self._failed: list[tuple[OutBatch, MqError]] = []
+        self._buffered = 0
+        self._changed = asyncio.Condition()
+        self._timer: asyncio.TimerHandle | None = None
+        self._recovery: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._error: MqError | None = None
+        self._is_closed = False
+
+    async def send(
+        self, value: Any, key: str | bytes | None = None, headers: Mapping[str, HeaderValue] | None = None
+    ) -> AsyncSent:
+        """Put a message on its way; waits only where the buffer is full. Await what it returns to know the outcome."""
+        message = message_of(value, key, headers, self._codec)
+        partition = None if key is None else self._outbox.partition_of(key_of(key))
+        while self._buffered > self._buffer_bytes and not self._is_closed:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._buffered <= self._buffer_bytes or self._is_closed)
+        if self._is_closed:
+            raise Unavailable("the producer is closed")
+        batch = self._outbox.open_batch(partition, 0.0)
+        if not batch.count:
+            batch.due = self._loop.time() + self._linger
+            if self._timer is None:
+                self._timer = self._loop.call_at(batch.due, self._on_time)
+        index = batch.add(message)
+        self._buffered += len(message)
+        if self._outbox.close_if_full(batch):
+            self._ready.append(batch)
+            self._pump()
+        return AsyncSent(batch, index)
+
+    async def send_many(self, values: Iterable[Any] | AsyncIterable[Any], key: str | bytes | None = None) -> int:
+        """Put many on their way; returns how many. `flush` tells whether they were stored."""
+        total = 0
+        if isinstance(values, AsyncIterable):
+            async for value in values:
+                await self.send(value, key)
+                total += 1
+            return total
+        for value in values:
+            await self.send(value, key)
+            total += 1
+        return total
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent so far is durable. Raises the first error since the last flush, or TimedOut."""
+        for batch in list(self._outbox.open_batches()):
+            batch.due = 0.0
+        self._on_time()
+        try:
+            async with asyncio.timeout(timeout), self._changed:
+                await self._changed.wait_for(lambda: not self._buffered)
+        except TimeoutError:
+            raise TimedOut(f"{self._buffered} bytes are not durable yet") from None
+        error, self._error = self._error, None
+        if error is not None:
+            raise same(error)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush and stop. Idempotent."""
+        if self._is_closed:
+            return
+        try:
+            await self.flush(timeout)
+        finally:
+            self._is_closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+            await self._connection.close()
+            if self._recovery is not None:
+                self._recovery.cancel()
+                await asyncio.gather(self._recovery, return_exceptions=True)
+
+    async def __aenter__(self) -> AsyncProducer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------ out
+
+    def _on_time(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._ready.extend(self._outbox.take_due(self._loop.time()))
+        due = self._outbox.next_due()
+        if due is not None:
+            self._timer = self._loop.call_at(due, self._on_time)
+        self._pump()
+
+    def _pump(self) -> None:
+        while self._ready and len(self._in_flight) < IN_FLIGHT and not self._failed:
+            batch = self._ready.popleft()
+            batch.sequence = self._sequence.next
+            self._sequence.next += 1
+            self._in_flight[batch.sequence] = batch
+            transport = self._connection.ready
+            if transport is None:
+                self._answered(batch, Unavailable("not connected"))
+                return
+            try:
+                answer = transport.submit(PUBLISH_BATCH, self._request(batch))
+            except MqError as error:
+                self._answered(batch, error)
+                return
+            answer.add_done_callback(partial(self._done, batch))
+
+    def _request(self, batch: OutBatch) -> bytes:
+        options = self._options if batch.partition is None else self._options._replace(partition=batch.partition)
+        head = options.request(self.channel, self._sequence.producer_id, batch.sequence)
+        return codec.publish_request(head, batch.pieces)
+
+    def _done(self, batch: OutBatch, answer: asyncio.Future[bytes]) -> None:
+        if answer.cancelled():
+            self._answered(batch, Unavailable("the request was cancelled"))
+            return
+        error = answer.exception()
+        if error is None:
+            self._answered(batch, answer.result())
+        else:
+            self._answered(batch, error if isinstance(error, MqError) else MqError(str(error)))
+
+    def _answered(self, batch: OutBatch, answer: bytes | MqError) -> None:
+        del self._in_flight[batch.sequence]
+        if isinstance(answer, MqError):
+            self._failed.append((batch, answer))
+        else:
+            self._finish(batch, answer)
+        if self._failed and not self._in_flight and self._recovery is None and not self._is_closed:
+            self._recovery = asyncio.ensure_future(self._recover())
+        elif not self._failed:
+            self._pump()
+
+    def _finish(self, batch: OutBatch, answer: bytes | MqError) -> None:
+        self._buffered -= batch.bytes
+        if isinstance(answer, MqError) and self._error is None:
+            self._error = answer
+        batch.finish(answer)
+        if self._telling is None:
+            self._telling = asyncio.ensure_future(self._tell())
+
+    async def _tell(self) -> None:
+        self._telling = None
+        async with self._changed:
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------ after a failure
+
+    async def _recover(self) -> None:
+        """Nothing is in flight: send what failed once more, in order, until each has its outcome."""
+        failed = sorted(self._failed, key=lambda item: item[0].sequence)
+        if isinstance(failed[0][1], SequenceRefused):  # nothing failed before it: the broker has forgotten us
+            self._sequence.renew()
+            for batch, _ in failed:
+                batch.sequence = self._sequence.next
+                self._sequence.next += 1
+        is_unknown: MqError | None = None
+        refused = 0
+        for batch, error in failed:
+            outcome = is_unknown or await self._again(batch, batch.sequence - refused, error)
+            if isinstance(outcome, MqError):
+                refused += 1
+                is_unknown = outcome if outcome.retryable else None
+            self._finish(batch, outcome)
+        self._failed.clear()
+        self._sequence.next -= refused
+        if is_unknown is not None:
+            self._sequence.renew()
+        self._recovery = None
+        self._pump()
+
+    async def _again(self, batch: OutBatch, sequence: int, error: MqError) -> bytes | MqError:
+        if not error.retryable and not isinstance(error, SequenceRefused):
+            return error
+        batch.sequence = sequence
+        try:
+            return await self._connection.call(PUBLISH_BATCH, self._request(batch), patient=True)
+        except MqError as again:
+            return again

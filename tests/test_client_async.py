@@ -1,0 +1,242 @@
+"""The client for asyncio against a real broker: the same names, with await."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tcpproxy import Proxy, connected
+
+import mq
+from mq.testing import broker
+
+DEADLINE = 30.0
+Scenario = Callable[[mq.AsyncClient], Awaitable[None]]
+
+
+def run(address: str, scenario: Scenario) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE), mq.AsyncClient(address) as client:
+            await client.create_channel("c", exist_ok=True)
+            await scenario(client)
+
+    asyncio.run(main())
+
+
+@pytest.fixture(scope="module", params=["wire", "grpc"])
+def address(request: pytest.FixtureRequest) -> Any:
+    with broker(LOG_LEVEL="ERROR") as running:
+        yield str(running) if request.param == "wire" else f"grpc://{running.address}"
+
+
+async def contents(client: mq.AsyncClient, channel: str) -> list[bytes]:
+    return [message.content async for message in client.read(channel, follow=False)]
+
+
+def test_both_clients_have_the_same_names() -> None:
+    pairs = [
+        (mq.Client, mq.AsyncClient, {"connect"}),
+        (mq.Producer, mq.AsyncProducer, set()),
+        (mq.Consumer, mq.AsyncConsumer, set()),
+        (mq.Transaction, mq.AsyncTransaction, set()),
+        (mq.Message, mq.AsyncMessage, set()),
+        (mq.Batch, mq.AsyncBatch, set()),
+        (mq.Reader, mq.AsyncReader, set()),
+    ]
+    for threads, tasks, more in pairs:
+        names = {name for name in dir(threads) if not name.startswith("_")} - {"stop"}
+        assert names | more == {name for name in dir(tasks) if not name.startswith("_")} - {"stop"}
+        for name in names:
+            method = getattr(threads, name)
+            if inspect.isfunction(method) and name not in ("close", "flush"):
+                ours = list(inspect.signature(method).parameters)
+                assert ours == list(inspect.signature(getattr(tasks, name)).parameters), name
+
+
+def test_tasks_that_publish_at_once_share_requests(address: str) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        await client.create_channel("shared")
+        values = [b"%d" % number for number in range(1_000)]
+        answers = await asyncio.gather(*(client.publish("shared", value) for value in values))
+        stored = await contents(client, "shared")
+        assert [stored[answer.offset] for answer in answers] == values
+        info = await client.describe_channel("shared")
+        assert info.messages == 1_000
+
+    run(address, scenario)
+
+
+def test_a_cancelled_publish_leaves_the_others_alone(address: str) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        await client.create_channel("cancelled")
+        tasks = [asyncio.create_task(client.publish("cancelled", b"%d" % number)) for number in range(100)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results[::2])
+        assert all(isinstance(result, mq.Published) for result in results[1::2])
+        assert (await client.publish("cancelled", b"after")).offset >= 50
+
+    run(address, scenario)
+
+
+def test_a_producer_batches_and_its_messages_can_be_awaited(address: str) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        await client.create_channel("produced", partitions=2)
+        async with await client.producer("produced", linger_ms=1) as producer:
+            sent = [await producer.send({"n": number}, key=str(number % 3)) for number in range(1_000)]
+            assert await producer.send_many([b"a", b"b"]) == 2
+            first = await sent[0]
+            assert (first.channel, first.offset) == ("produced", 0)
+        assert all(each.done() for each in sent)
+        assert len(await contents(client, "produced")) == 1_002
+
+    run(address, scenario)
+
+
+def test_a_consumer_iterates_acks_and_gives_back(address: str) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        await client.create_channel("consumed")
+        async with await client.producer("consumed") as producer:
+            await producer.send_many(b"%d" % number for number in range(1_500))
+        async with await client.consumer("consumed", "g") as consumer:
+            found = []
+            async for message in consumer:
+                async with message.process():
+                    found.append(message.value)
+                if len(found) == 1_000:
+                    break
+        assert found == [b"%d" % number for number in range(1_000)]
+        async with await client.consumer("consumed", "g") as consumer:
+            batch = await consumer.fetch(200, timeout=5)
+            assert batch[0].offset == 1_000
+            await batch.ack()
+            async for rest in consumer.batches():
+                await rest.ack()
+                if rest[-1].offset == 1_499:
+                    break
+        assert (await client.describe_group("consumed", "g")).lag == 0
+
+    run(address, scenario)
+
+
+def test_a_failing_handler_hands_back_and_a_rejected_message_is_buried(address: str) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        await client.create_channel("failing")
+        await client.create_group("failing", "g", backoff_ms=[1])
+        await client.publish("failing", b"x")
+        async with await client.consumer("failing", "g") as consumer:
+            messages = aiter(consumer)
+            with pytest.raises(ZeroDivisionError):
+                async with (await anext(messages)).process():
+                    raise ZeroDivisionError
+            again = await anext(messages)
+            assert again.delivery_count == 2
+            await again.extend()
+            await again.reject("poison")
+            await consumer.flush()
+            assert await contents(client, "failing.dlq") == [b"x"]
+
+    run(address, scenario)
+
+
+def test_stop_pause_and_seek_steer_the_iteration(address: str) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        await client.create_channel("steered")
+        await client.publish("steered", b"a")
+        await client.publish("steered", b"b")
+        async with await client.consumer("steered", "g") as consumer:
+            consumer.pause()
+            asyncio.get_running_loop().call_later(0.05, consumer.resume)
+            messages = aiter(consumer)
+            assert (await anext(messages)).content == b"a"
+            await consumer.seek(mq.at_offset(1))
+            assert (await anext(aiter(consumer))).content == b"b"
+            asyncio.get_running_loop().call_later(0.05, consumer.stop)
+            assert [message async for message in consumer] == []
+
+    run(address, scenario)
+
+
+def test_a_cancelled_iteration_closes_cleanly(address: str) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        await client.create_channel("idle")
+        consumer = await client.consumer("idle", "g")
+
+        async def consume() -> None:
+            async for _ in consumer:
+                pass
+
+        task = asyncio.create_task(consume())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await consumer.close()
+        with pytest.raises(mq.Unavailable, match="closed"):
+            await consumer.fetch(1)
+
+    run(address, scenario)
+
+
+def test_a_transaction_commits_or_leaves_everything(address: str) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        await client.create_channel("tx")
+        await client.publish("tx", b"in")
+        async with await client.consumer("tx", "g") as consumer:
+            batch = await consumer.fetch(1, timeout=5)
+            async with client.transaction() as tx:
+                tx.publish("tx", b"out")
+                tx.ack(batch)
+            assert [each.offset for each in tx.published] == [1]
+            with pytest.raises(mq.ChannelNotFound):
+                async with client.transaction() as tx:
+                    tx.publish("no-such", b"never")
+        assert (await client.describe_group("tx", "g")).lag == 1
+
+    run(address, scenario)
+
+
+def test_errors_and_closed_clients_are_as_with_threads(address: str) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        with pytest.raises(mq.ChannelNotFound):
+            await client.publish("no-such", b"x")
+        with pytest.raises(mq.ChannelNotFound):
+            await client.producer("no-such")
+        await client.close()
+        with pytest.raises(mq.Unavailable, match="closed"):
+            await client.publish("c", b"x")
+
+    run(address, scenario)
+    with pytest.raises(mq.Unavailable):
+        run("mq://127.0.0.1:1", scenario)
+
+
+def test_resets_lose_nothing_and_double_nothing() -> None:
+    with connected() as (_, proxy):
+        run(proxy.address, lambda client: _disturbed(client, proxy))
+
+
+async def _disturbed(client: mq.AsyncClient, proxy: Proxy) -> None:
+    async with await client.producer("c", linger_ms=0, batch_size=10) as producer:
+        for number in range(2_000):
+            await producer.send(b"%d" % number)
+            if number % 500 == 250:
+                await asyncio.sleep(0)
+                proxy.reset()
+                await client.publish("c", b"single")
+    stored = await contents(client, "c")
+    assert [value for value in stored if value != b"single"] == [b"%d" % number for number in range(2_000)]
+    assert stored.count(b"single") == 4
+
+
+def test_a_deadline_of_a_publish_is_kept() -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        proxy.swallow()
+        with pytest.raises(mq.TimedOut):
+            await client.publish("c", b"x", timeout=0.1)
+
+    with connected() as (_, proxy):
+        run(proxy.address, scenario)
