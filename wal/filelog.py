@@ -49,6 +49,7 @@ from wal.verify import Damage, Progress, Report, verify, verify_segment
 from wal.writer import TEND_SECONDS, Entry, Group, Item, Rotation, Run, Task, Writer
 
 LOCK = "LOCK"
+LINGER_SECONDS = 0.001  # of silence, then what nobody waits for is synced too: a stream of it shares few syncs
 LOST = frozenset({DAMAGED, SKIPPED})  # what stands in the place of records that are gone
 _RUN_ENDS = frozenset({SNAPSHOT_BEGIN, SNAPSHOT_END})
 
@@ -334,24 +335,28 @@ class FileLog:
         """Take what is queued, up to a group's size, and make it durable; False when asked to stop."""
         items: list[Item] = []
         size = 0
-        is_last = False
         try:
-            item = self._queue.get(timeout=TEND_SECONDS)
+            item = self._queue.get(timeout=LINGER_SECONDS if self._writer.has_unsynced else TEND_SECONDS)
+        except queue.Empty:
+            self._writer.rest()
+            self._writer.tend(is_idle=True)
+            return True
+        try:
             while item is not None:
                 items.append(item)
                 size += item.bytes if isinstance(item, Group) else 0
                 if size >= self._options.group_bytes:
                     break
                 item = self._queue.get_nowait()
-            is_last = item is None
         except queue.Empty:
             pass
         self._writer.process(items)
-        is_idle = is_last or self._queue.empty()
+        is_idle = self._queue.empty()
         self._writer.settle(is_idle=is_idle)
-        if not is_last:
-            self._writer.tend(is_idle=is_idle)
-        return not is_last
+        if item is None:
+            return False
+        self._writer.tend(is_idle=is_idle)
+        return True
 
     def _drain(self) -> None:
         """Everything that is queued, at once: a log without a thread."""
@@ -362,7 +367,7 @@ class FileLog:
                 items.append(item)
         try:
             self._writer.process(items)
-            self._writer.settle(is_idle=True)
+            self._writer.rest()
             if not self._is_closed:
                 self._writer.tend(is_idle=True)
         except Exception as error:

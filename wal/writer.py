@@ -169,14 +169,24 @@ class Writer:
             self.on_marks(self.written, self.synced)
         self._has_loose = False
 
-    def settle(self, *, is_idle: bool) -> None:
-        """Sync if somebody waits for it, or nothing else is to do.
+    @property
+    def has_unsynced(self) -> bool:
+        return self.written > self.synced
 
-        The watermark can wait until then too: while more is to do, the next frame's `durable` says the same.
+    def settle(self, *, is_idle: bool) -> None:
+        """Sync if somebody waits for it.
+
+        The watermark waits until nothing else is to do: before that, the next frame's `durable` says the same.
         """
-        if self._wants_sync or is_idle:
+        if self._wants_sync:
             self.sync()
         if is_idle and self._marked < self.synced:
+            self._mark()
+
+    def rest(self) -> None:
+        """Nothing came for a moment: sync also what nobody waits for."""
+        self.sync()
+        if self._marked < self.synced:
             self._mark()
 
     def sync(self) -> None:
