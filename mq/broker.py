@@ -187,6 +187,10 @@ class Broker:
         """Give back at once the leases of an answer that could not be sent, as if it had never been pulled."""
         self._pulls.release(reply)
 
+    def call_after_answers(self, call: Callable[[], None]) -> None:
+        """Whenever the answers of a group have been given out: a door can send them together, at once."""
+        self.owner.queue.on_answered = call
+
     def rotate(self) -> None:
         """Seal the log's current segment."""
         if self.owner.refusal is not None:

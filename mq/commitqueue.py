@@ -118,6 +118,7 @@ class CommitQueue:
         self._waiting_os: Waiting = deque()
         self._drained: list[asyncio.Future[None]] = []
         self._has_failed = False
+        self.on_answered: Callable[[], None] = lambda: None  # after the answers of a group were given out
         self.last = log.last_sequence  # the sequence given out last, also to records that are still collected here
         self.unsynced_bytes = 0
         self.limit_bytes = min(limits.unsynced_bytes, log.usage().queue_limit_bytes)
@@ -263,6 +264,7 @@ class CommitQueue:
         self._on_synced(synced)  # first, so that a pull by whoever is answered now sees what was answered
         self._release(self._waiting, synced)
         self._release(self._waiting_os, max(written, synced))
+        self.on_answered()
         if self._records and len(self._pace) < GROUPS_IN_FLIGHT and not self._is_flush_planned:
             self.flush()
         if self._drained and self._is_idle():

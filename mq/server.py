@@ -64,6 +64,7 @@ class Server:
             await asyncio.gather(self.grpc.close(0), self.wire.close(0))
             raise StartFailed(_in_one_line(error, self.config)) from None
         self.grpc.service = self.wire.service = Service(self.broker, log, edge(self.config), self._facts(log))
+        self.broker.call_after_answers(self.wire.flush)
         self._rotate_later()
         return recovered
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from mq import wire
 from mq.doors.wire_connection import IDLE_SECONDS, WINDOW, WireConnection
+from mq.doors.wire_outbox import Mail
 from mq.errors import MqError, ResourceExhausted, Unavailable
 from mq.pb import mq_pb2 as pb
 from mq.service import Service
@@ -62,6 +63,7 @@ class WireDoor:
     async def open(self, host: str, port: int) -> None:
         """Listen. Raises OSError where the address can't be had."""
         self.loop = asyncio.get_running_loop()
+        self.mail = Mail(self.loop)
         try:
             self._server = await self.loop.create_server(
                 lambda: WireConnection(self), host.strip("[]") or None, port, backlog=4_096
@@ -75,6 +77,11 @@ class WireDoor:
                     listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self.port = self._server.sockets[0].getsockname()[1]
         self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def flush(self) -> None:
+        """A group's answers were given out: send them now, and not after another look at the network."""
+        if self.port:
+            self.mail.flush()
 
     async def drain(self) -> None:
         """Tell the peers that the end is near, and end the streams. What they still ask is refused by the broker."""

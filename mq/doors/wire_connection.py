@@ -70,7 +70,7 @@ class WireConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._outbox = Outbox(self._door.loop, self._transport, self._go_on)
+        self._outbox = Outbox(self._door.mail, self._transport, self._go_on)
         address, port, *_ = transport.get_extra_info("peername") or ("", 0)
         self._address = str(address)
         self._connection = Connection(f"{address}:{port}")

@@ -16,16 +16,40 @@ MOST_BYTES = 64 << 20  # then the peer is given up: all that was in flight is an
 JOINED_BYTES = 64 << 10  # so much is cheaper copied together than handed over in pieces
 
 
+class Mail:
+    """The outboxes of a door that have something to send: all of them are emptied at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._full: list[Outbox] = []
+        self._is_planned = False
+
+    def add(self, outbox: Outbox) -> None:
+        """It is flushed at the end of this turn of the loop, or earlier."""
+        self._full.append(outbox)
+        if not self._is_planned:
+            self._is_planned = True
+            self._loop.call_soon(self._end_turn)
+
+    def flush(self) -> None:
+        """Now: no more answers come in this turn."""
+        full, self._full = self._full, []
+        for outbox in full:
+            outbox.flush()
+
+    def _end_turn(self) -> None:
+        self._is_planned = False
+        self.flush()
+
+
 class Outbox:
     """`on_flush` is called after each write, which is when there may be room again."""
 
-    __slots__ = ("_deliveries", "_is_planned", "_loop", "_on_flush", "_pieces", "_queued", "_transport", "bytes")
+    __slots__ = ("_deliveries", "_is_planned", "_mail", "_on_flush", "_pieces", "_queued", "_transport", "bytes")
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, on_flush: Callable[[], None]
-    ) -> None:
+    def __init__(self, mail: Mail, transport: asyncio.Transport, on_flush: Callable[[], None]) -> None:
         self.bytes = 0  # put in since the last write
-        self._loop = loop
+        self._mail = mail
         self._transport = transport
         self._on_flush = on_flush
         self._pieces: list[bytes] = []
@@ -38,7 +62,7 @@ class Outbox:
         self.bytes += len(piece)
         if not self._is_planned:
             self._is_planned = True
-            self._loop.call_soon(self.flush)
+            self._mail.add(self)
 
     def put_delivery(self, delivery: Delivery) -> None:
         """The frame put in last leases messages."""
