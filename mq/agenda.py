@@ -10,6 +10,7 @@ import asyncio
 from loguru import logger
 
 from mq.channel import Missing
+from mq.cleaner import Cleaner
 from mq.deadletter import decide_burial
 from mq.errors import DataLoss, MqError
 from mq.owner import Owner
@@ -30,6 +31,7 @@ class Agenda:
         self._clock = owner.clock
         self._readback = readback
         self._pulls = Pulls(owner, readback, self.arm)
+        self._cleaner = Cleaner(owner)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._housekeeping_at = 0.0
@@ -108,6 +110,7 @@ class Agenda:
         if records:
             self._pulls.wake_orphans()
         self._retain(now)
+        self._cleaner.step()
         self._owner.is_short_of_space = self._owner.log.usage().is_short_of_space
 
     def _retain(self, now: int) -> None:

@@ -35,6 +35,7 @@ class Limits:
     merge_bytes: int = 256 * 1024
     snapshot_bytes: int = 64 * MIB  # of log between snapshot runs: what a start has to replay at most
     snapshot_slice_seconds: float = 0.004  # of the loop at a time, below the 5 ms that others may be held up
+    clean_bytes: int = 8 * MIB  # of the log read in one round of cleaning, or one segment: a bit at a time
     channels: int = 10_000
     partitions: int = 1_024  # of one channel
     groups: int = 1_000  # of one channel

@@ -174,7 +174,7 @@ def test_a_crash_between_the_last_delivery_and_the_dead_letter_loses_and_doubles
     hand.ask(CreateGroup("a", "g", GroupSettings(max_deliver=1)))
     got = pull(hand, 1)
     hand.send(Nack("a", "g", "m", receipts(got)))
-    redelivered = next(seq for seq, record in enumerate(hand.log._records, 1) if "Redelivered" in type(record).__name__)
+    redelivered = next(seq for seq, record in hand.log._records.items() if "Redelivered" in type(record).__name__)
     hand.log.release(redelivered)
     assert "a.dlq" in hand.state.channels  # decided, but not durable
     again = hand.crash()

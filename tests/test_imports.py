@@ -21,6 +21,7 @@ LAYERS = [
     {"wal.segment", "wal.index", "wal.manifest", "wal.watermark", "wal.space"},
     {"wal.chain", "wal.tail", "wal.reader", "wal.rewrite"},
     {"wal.verify", "wal.install"},
+    {"wal.clean"},
     {"wal.log"},
     {"wal.memory", "wal.writer"},
     {"wal.recovery"},
@@ -39,11 +40,11 @@ LAYERS = [
     {"mq.state"},
     {"mq.decision"},
     {"mq.publication", "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin"},
-    {"mq.retention"},
+    {"mq.retention", "mq.horizon"},
     {"mq.deciders"},
     {"mq.commitqueue", "mq.longpoll", "mq.snapshotter", "mq.readback"},
     {"mq.owner"},
-    {"mq.pulls"},
+    {"mq.pulls", "mq.cleaner"},
     {"mq.agenda"},
     {"mq.broker"},
     {"mq.service"},
@@ -67,7 +68,7 @@ ONLY = {
 # The broker's state and what decides about it.
 CORE = {
     "mq.ranges", "mq.retry", "mq.cursor", "mq.lease", "mq.assignment", "mq.ownership", "mq.producer", "mq.batch",
-    "mq.ladder", "mq.retention",
+    "mq.ladder", "mq.retention", "mq.horizon",
     "mq.buffer", "mq.channel", "mq.group", "mq.snapshot", "mq.store", "mq.state", "mq.decision", "mq.publication",
     "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin", "mq.deciders",
 }  # fmt: skip
@@ -85,6 +86,7 @@ OF_WAL = {
     "mq.limits": {"wal.record", "wal.pb"},
     "mq.commitqueue": {"wal.errors", "wal.log", "wal.record", "wal.pb"},
     "mq.owner": {"wal.log", "wal.record"},
+    "mq.cleaner": {"wal.errors", "wal.log"},
     "mq.snapshotter": {"wal.record", "wal.pb"},
     "mq.readback": {"wal.errors", "wal.log", "wal.record", "wal.pb"},
     **{module: {"wal.record", "wal.pb"} for module in CORE},

@@ -19,9 +19,10 @@ from google.protobuf.message import Message
 from loguru import logger
 
 from wal.chain import walk_chain
+from wal.clean import Cleaner, Keep
 from wal.clock import Clock, SystemClock
 from wal.disk import DirectDisk, Disk
-from wal.errors import DiskFull, LogBusy, LogClosed, LogFailed, RecordTooLarge
+from wal.errors import DiskFull, InstallRefused, LogBusy, LogClosed, LogFailed, RecordTooLarge, WalError
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import MAX_PAYLOAD_BYTES, Frame
 from wal.index import INDEXED, SegmentIndex
@@ -103,6 +104,8 @@ class FileLog:
         self._max_record_bytes = min(options.max_record_bytes, MAX_PAYLOAD_BYTES)
         self._reader = Reader(disk, directory, opened.manifest)
         self._reader.go_live(opened.manifest, opened.live.index, opened.live.position)
+        self._cleaner = Cleaner(disk, directory, self._reader, options.segment_bytes)
+        self._random = random
         self._space = opened.space
         self._closing = threading.Event()
         self._writer = Writer(
@@ -421,6 +424,42 @@ class FileLog:
         self.pump()
         return [entry.name(manifest.extension) for entry in entries]
 
+    async def clean(self, keep: Keep, max_bytes: int) -> int:
+        """Write mostly dead segments anew, or retire them whole; returns the bytes that this frees."""
+        self._check_usable()
+        try:
+            proposal = await asyncio.to_thread(self._propose_cleaning, keep, max_bytes)
+            if proposal is None:
+                return 0
+            before = self._bytes_of(proposal.inputs)
+            try:
+                names = await self.install(proposal, _approval(keep))
+            except InstallRefused:
+                self._cleaner.refuse(proposal.inputs)
+                raise
+        except (WalError, OSError) as error:
+            self._check_usable()
+            logger.warning("a part of the log is not cleaned: {}", error)
+            return 0
+        return before - self._bytes_of(names)
+
+    def clean_now(self, keep: Keep, max_bytes: int) -> int:
+        """The same for a log that was opened without a thread."""
+        proposal = self._propose_cleaning(keep, max_bytes)
+        if proposal is None:
+            return 0
+        before = self._bytes_of(proposal.inputs)
+        return before - self._bytes_of(self.install_now(proposal, _approval(keep)))
+
+    def _propose_cleaning(self, keep: Keep, max_bytes: int) -> Proposal | None:
+        return self._cleaner.propose(
+            self._writer.manifest, keep, max_bytes, self._random(8), may_write=not self._space.is_short
+        )
+
+    def _bytes_of(self, names: Sequence[str]) -> int:
+        manifest = self._writer.manifest
+        return sum(entry.size for entry in manifest.segments if entry.name(manifest.extension) in names)
+
     async def verify(self, progress: Progress | None = None) -> Report:
         """Read the whole log and report every damaged range, while it goes on being written."""
         return await asyncio.to_thread(verify, self.directory, disk=self._disk, progress=progress)
@@ -438,3 +477,8 @@ class FileLog:
     def run_between_groups(self, act: Callable[[Writer], None]) -> None:
         """Have the writer do something between two groups (an install)."""
         self._queue.put(Task(lambda: act(self._writer)))
+
+
+def _approval(keep: Keep) -> Approve:
+    """Cleaning drops whole records that nobody needs, and changes none."""
+    return lambda sequence, before, after: after is None and not keep.needs(before)

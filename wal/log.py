@@ -15,6 +15,7 @@ from uuid import UUID
 
 from google.protobuf.message import Message
 
+from wal.clean import Keep
 from wal.install import Approve, Proposal
 from wal.record import Published, Record, Unknown
 from wal.verify import Damage, Progress, Report
@@ -106,6 +107,13 @@ class Log(Protocol):
 
     async def install(self, proposal: Proposal, approve: Approve) -> list[str]:
         """Replace segments by rewritten ones, if every difference is approved. Raises InstallRefused."""
+        ...
+
+    async def clean(self, keep: Keep, max_bytes: int) -> int:
+        """Let go of a part of what no replay and nobody else needs; returns the bytes that this frees.
+
+        Reads about `max_bytes`, at least one segment. Everything that `keep` goes by must be durable.
+        """
         ...
 
     async def verify(self, progress: Progress | None = None) -> Report:

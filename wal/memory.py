@@ -6,12 +6,14 @@ It moves its marks inside `append`, so an answer never waits. With `is_held=True
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from google.protobuf.message import Message
 
+from wal.clean import Keep
 from wal.errors import InstallRefused, LogClosed, LogFailed, RecordTooLarge
 from wal.install import Approve, Proposal
 from wal.log import OnFailure, OnMarks, SegmentInfo, Usage
@@ -30,6 +32,7 @@ from wal.record import (
 from wal.verify import Damage, Progress, Report
 
 UNLIMITED = 1 << 62
+BREATH = 500  # records looked at before others have their turn
 
 
 class MemoryLog:
@@ -42,9 +45,10 @@ class MemoryLog:
         self.last_sequence = 0
         self.written = 0
         self.synced = 0
-        self._records: list[Message | Unknown] = []  # record i has sequence i + 1
-        self._sizes: list[int] = []
-        self._bytes = 0
+        self._records: dict[int, Message | Unknown] = {}  # by sequence, rising
+        self._sizes: dict[int, int] = {}
+        self._bytes = 0  # of all that was ever appended
+        self._freed_bytes = 0
         self._offsets: dict[tuple[int, int], tuple[list[int], list[int]]] = {}  # ends and sequences, both rising
         self._snapshot_begin = 1
         self._snapshot_bytes = 0  # before it
@@ -58,8 +62,8 @@ class MemoryLog:
         self._on_marks, self._on_failure = on_marks, on_failure
 
     def replay(self) -> Iterator[tuple[int, Message | Unknown]]:
-        for index in range(self._snapshot_begin - 1, self.synced):
-            yield index + 1, self._records[index]
+        for sequence in range(self._snapshot_begin, self.synced + 1):
+            yield sequence, self._records[sequence]
 
     def append(self, records: Sequence[Record], *, sync: bool = True, essential: bool = False) -> int:
         self._check_usable()
@@ -68,8 +72,8 @@ class MemoryLog:
             raise RecordTooLarge(f"a record of {max(sizes)} bytes exceeds {self.max_record_bytes}")
         for record, size in zip(records, sizes, strict=True):
             self.last_sequence += 1
-            self._records.append(plain(record))
-            self._sizes.append(size)
+            self._records[self.last_sequence] = plain(record)
+            self._sizes[self.last_sequence] = size
             self._bytes += size
             for channel_id, partition, _, end in placements(record):
                 ends, sequences = self._offsets.setdefault((channel_id, partition), ([], []))
@@ -95,7 +99,11 @@ class MemoryLog:
         successor = MemoryLog(max_record_bytes=self.max_record_bytes, is_held=self.is_held)
         successor.uuid = self.uuid
         held, successor.is_held = successor.is_held, False
-        successor.append(self._records[: self.synced])
+        for sequence, record in self._records.items():
+            if sequence <= self.synced:
+                successor.last_sequence = sequence - 1  # what was let go leaves its number unused
+                successor.append([record])
+        successor.last_sequence = successor.written = successor.synced = self.synced
         successor.is_held = held
         return successor
 
@@ -106,10 +114,10 @@ class MemoryLog:
         size = 0
         for at in range(bisect_right(ends, offset), len(ends)):
             sequence = sequences[at]
-            size += self._sizes[sequence - 1]
+            size += self._sizes[sequence]
             if sequence > self.synced or (found and size > max_bytes):
                 break
-            for published in published_in(self._records[sequence - 1]):
+            for published in published_in(self._records[sequence]):
                 place = (published.channel_id, published.partition, end_offset(published))
                 if place == (channel_id, partition, ends[at]):
                     found.append(published)
@@ -117,7 +125,7 @@ class MemoryLog:
 
     async def read_sequence(self, sequence: int) -> Message | Unknown | None:
         self._check_usable()
-        return self._records[sequence - 1] if 0 < sequence <= self.synced else None
+        return self._records.get(sequence) if sequence <= self.synced else None
 
     def rotate(self) -> None:
         self._check_usable()
@@ -125,8 +133,27 @@ class MemoryLog:
     async def install(self, proposal: Proposal, approve: Approve) -> list[str]:
         raise InstallRefused("a log in memory has no segments")
 
+    async def clean(self, keep: Keep, max_bytes: int) -> int:
+        """Forget what is not needed; everything is at hand, so all of it in one go, with breaths between."""
+        self._check_usable()
+        for (channel_id, partition), (ends, sequences) in list(self._offsets.items()):
+            gone = bisect_right(ends, keep.start_of(channel_id, partition))
+            del ends[:gone], sequences[:gone]
+            if not ends:
+                del self._offsets[channel_id, partition]
+        before = self._freed_bytes
+        for number, sequence in enumerate(list(self._records)):
+            if sequence >= self._snapshot_begin:
+                break
+            if not keep.needs(self._records[sequence]):
+                del self._records[sequence]
+                self._freed_bytes += self._sizes.pop(sequence)
+            if number % BREATH == BREATH - 1:
+                await asyncio.sleep(0)
+        return self._freed_bytes - before
+
     async def verify(self, progress: Progress | None = None) -> Report:
-        return Report("memory", self.uuid, frames=self.synced, bytes=self._bytes)
+        return Report("memory", self.uuid, frames=len(self._records), bytes=self._bytes - self._freed_bytes)
 
     async def scrub(self) -> list[Damage]:
         return []
@@ -142,7 +169,7 @@ class MemoryLog:
             queued_bytes=self._bytes - self._synced_bytes,
             queue_limit_bytes=UNLIMITED,
             segments=0,
-            bytes=self._bytes,
+            bytes=self._bytes - self._freed_bytes,
             free_bytes=UNLIMITED,
             is_short_of_space=False,
             replay_bytes=self._bytes - self._snapshot_bytes,
@@ -162,12 +189,13 @@ class MemoryLog:
             raise LogClosed("the log is closed")
 
     def _move_marks(self, sequence: int) -> None:
-        for index in range(self.synced, sequence):
-            record = self._records[index]
-            self._synced_bytes += self._sizes[index]
-            if isinstance(record, SnapshotEnd) and isinstance(self._records[record.begin_sequence - 1], SnapshotBegin):
+        for moved in range(self.synced + 1, sequence + 1):
+            record = self._records.get(moved)
+            self._synced_bytes += self._sizes.get(moved, 0)
+            if isinstance(record, SnapshotEnd) and isinstance(self._records.get(record.begin_sequence), SnapshotBegin):
                 self._snapshot_begin = record.begin_sequence
-                self._snapshot_bytes = self._bytes - sum(self._sizes[record.begin_sequence - 1 :])
+                since = range(record.begin_sequence, self.last_sequence + 1)
+                self._snapshot_bytes = self._bytes - sum(self._sizes.get(number, 0) for number in since)
         self.written = self.synced = sequence
         if self._on_marks:
             self._on_marks(sequence, sequence)

@@ -96,6 +96,16 @@ class Reader:
 
     def read(self, channel_id: int, partition: int, offset: int, max_bytes: int, synced: int) -> list[Published]:
         """See `wal.log.Log.read`."""
+        while True:
+            manifest = self._manifest
+            try:
+                return self._read(channel_id, partition, offset, max_bytes, synced)
+            except (CorruptSegment, OSError):
+                if self._manifest is manifest:
+                    raise
+                # segments were replaced meanwhile, and the old ones may be gone already
+
+    def _read(self, channel_id: int, partition: int, offset: int, max_bytes: int, synced: int) -> list[Published]:
         key = (channel_id, partition)
         found: list[Published] = []
         previous: tuple[int, int] | None = None  # the place of the frame before
@@ -131,7 +141,7 @@ class Reader:
                         if found:
                             return found
                         if is_renewed:
-                            return self.read(channel_id, partition, offset, max_bytes, synced)
+                            return self._read(channel_id, partition, offset, max_bytes, synced)
                         raise CorruptSegment(error.path, here[1], error.reason, error.hint, (base, end)) from None
                     max_bytes -= len(frame.payload)
                     if frame.sequence > synced or (found and max_bytes < 0):
@@ -205,6 +215,15 @@ class Reader:
         """See `wal.log.Log.read_sequence`."""
         if not 0 < sequence <= synced:
             return None
+        while True:
+            manifest = self._manifest
+            try:
+                return self._read_sequence(sequence)
+            except (CorruptSegment, OSError):
+                if self._manifest is manifest:
+                    raise
+
+    def _read_sequence(self, sequence: int) -> Message | Unknown | None:
         with self._lock:
             segments, live = self._manifest.segments, self._live
         at = bisect_right([entry.first_sequence for entry in segments], sequence) - 1
@@ -240,6 +259,10 @@ class Reader:
                 yield item.last_sequence, damaged(item, entry.name(self._manifest.extension))
 
     # ------------------------------------------------------------ indexes
+
+    def index_of(self, entry: SegmentEntry) -> SegmentIndex:
+        """The index of a sealed segment. Raises CorruptSegment where the segment is missing."""
+        return self._index(entry)
 
     def _index(self, entry: SegmentEntry) -> SegmentIndex:
         name = entry.name(self._manifest.extension)

@@ -1,0 +1,281 @@
+"""Cleaning: what nobody needs leaves the disk, what somebody needs stays, whenever the power is cut."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from handbroker import HandBroker, all_stopped, contents, durable, publish, receipts
+from logowner import HandClock as LogClock
+from modeldisk import ModelDisk
+from walsample import published
+
+from mq.command import Ack, CreateChannel, CreateGroup, DeleteChannel, Pull, PurgeChannel
+from mq.limits import Limits
+from wal import FileLog, MemoryLog, Options
+from wal.clean import LOOKS_UNREAD
+from wal.pb.wal_pb2 import ChannelSettings
+from wal.record import Acked, ChannelSnapshot, Damaged, Published, Scheduled, SnapshotBegin, SnapshotEnd, atomic
+from wal.verify import verify
+
+__all__ = ["all_stopped"]
+
+DIRECTORY = "/data/log"
+SMALL = Options(segment_bytes=2048, snapshot_bytes=1024, soft_free_bytes=0, retire_grace_us=0)
+FAST, SLOW = 1, 2
+
+
+class Kept:
+    """Publishes from an offset on, by channel; of everything else nothing but what is scheduled."""
+
+    def __init__(self, **starts: int) -> None:
+        self.starts = {FAST: starts.get("fast", 0), SLOW: starts.get("slow", 0)}
+        self.scheduled = starts.get("scheduled", 0)
+
+    def start_of(self, channel_id: int, partition: int) -> int:
+        return self.starts[channel_id]
+
+    def needs(self, record: Any) -> bool:
+        if isinstance(record, Published):
+            return record.base_offset + record.count > self.starts[record.channel_id]
+        return isinstance(record, Damaged) or (isinstance(record, Scheduled) and self.scheduled > 0)
+
+
+def snapshot_run(log: Any) -> None:
+    begin = log.append([SnapshotBegin(channel_ids=[FAST, SLOW])])
+    log.append([ChannelSnapshot(channel_id=FAST), ChannelSnapshot(channel_id=SLOW), SnapshotEnd(begin_sequence=begin)])
+
+
+def fill(log: Any, rounds: int = 40) -> None:
+    """A fast channel and a slow one in the same segments, with acks between."""
+    for base in range(rounds):
+        log.append([published(base, b"f" * 300, channel=FAST), Acked(channel_id=FAST, group_id=1)])
+        if base % 8 == 0:
+            log.append([published(base // 8, b"s" * 20, channel=SLOW)])
+    snapshot_run(log)
+    snapshot_run(log)
+    if isinstance(log, FileLog):
+        log.rotate()
+        log.pump()
+
+
+def on_model_disk() -> FileLog:
+    log = FileLog.open(
+        DIRECTORY, SMALL, disk=ModelDisk(), clock=LogClock(), random=Random(1).randbytes, is_threaded=False
+    )
+    log.start(lambda written, synced: None, lambda error: None)
+    return log
+
+
+def clean_all(log: Any, keep: Kept) -> int:
+    """Rounds until two of them find nothing."""
+    freed, idle = 0, 0
+    while idle < 2:
+        now = log.clean_now(keep, 1 << 20) if isinstance(log, FileLog) else asyncio.run(log.clean(keep, 1 << 20))
+        freed += now
+        idle = 0 if now else idle + 1
+    return freed
+
+
+def bases(log: Any, channel: int, offset: int = 0) -> list[int]:
+    return [found.base_offset for found in asyncio.run(log.read(channel, 0, offset, 1 << 20))]
+
+
+@pytest.fixture(params=["file", "memory"])
+def log(request: pytest.FixtureRequest) -> Any:
+    log = on_model_disk() if request.param == "file" else MemoryLog()
+    fill(log)
+    return log
+
+
+def test_what_nobody_needs_goes_and_what_somebody_needs_stays(log: Any) -> None:
+    before = log.usage().bytes
+    freed = clean_all(log, Kept(fast=35))
+    assert log.usage().bytes == before - freed < before / 2
+    assert bases(log, SLOW) == [0, 1, 2, 3, 4]
+    assert bases(log, FAST, 35) == [35, 36, 37, 38, 39]
+    assert clean_all(log, Kept(fast=35)) == 0
+
+
+def test_nothing_is_written_where_everything_is_needed(log: Any) -> None:
+    segments = log.segments()
+    clean_all(log, Kept())
+    assert bases(log, FAST) == list(range(40))
+    assert log.segments() == segments
+
+
+def test_what_a_replay_needs_stays(log: Any) -> None:
+    before = list(log.replay())
+    clean_all(log, Kept(fast=99, slow=99))
+    assert list(log.replay()) == before
+    assert bases(log, SLOW) == []
+
+
+def test_content_that_waits_for_its_time_stays_until_that_has_come() -> None:
+    log = on_model_disk()
+    late = Scheduled(channel_id=FAST, schedule_id=1, batch=b"x" * 500)
+    log.append([late, atomic([late, late])])
+    fill(log)
+    clean_all(log, Kept(fast=99, slow=99, scheduled=1))
+    assert asyncio.run(log.read_sequence(1)) == late
+    assert clean_all(log, Kept(fast=99, slow=99, scheduled=1)) == 0, "it is not written again and again"
+    for _ in range(LOOKS_UNREAD + 1):
+        clean_all(log, Kept(fast=99, slow=99))
+    assert asyncio.run(log.read_sequence(1)) is None
+
+
+def test_before_the_second_snapshot_run_nothing_is_cleaned() -> None:
+    log = on_model_disk()
+    for base in range(40):
+        log.append([published(base, b"f" * 300)])
+    snapshot_run(log)
+    log.rotate()
+    log.pump()
+    assert clean_all(log, Kept(fast=99)) == 0
+    assert bases(log, FAST) == list(range(40))
+
+
+def test_segments_in_which_nothing_lives_are_retired_and_small_ones_put_together() -> None:
+    log = on_model_disk()
+    fill(log, 200)
+    many = len(log.segments())
+    clean_all(log, Kept(fast=999))
+    assert many > 20
+    assert len(log.segments()) <= 5
+    assert bases(log, SLOW) == list(range(25))
+    log.close()
+    assert verify(DIRECTORY, disk=log._disk).is_intact
+
+
+def test_a_damaged_segment_is_left_for_repair(tmp_path: Path) -> None:
+    log = FileLog.open(tmp_path / "log", SMALL, is_threaded=False)
+    fill(log)
+    first = tmp_path / "log" / log.segments()[0].name
+    data = bytearray(first.read_bytes())
+    data[200] ^= 0xFF
+    first.write_bytes(data)
+
+    async def rounds() -> None:
+        for _ in range(3):
+            await log.clean(Kept(fast=0, slow=0), 1)
+
+    asyncio.run(rounds())
+    assert first.read_bytes() == data
+    log.close()
+
+
+def test_a_power_cut_at_any_step_leaves_the_old_or_the_new_and_loses_nothing() -> None:
+    log = on_model_disk()
+    fill(log)
+    disk, keep, rng = log._disk, Kept(fast=35), Random(7)
+    assert isinstance(disk, ModelDisk)
+    states: list[ModelDisk] = []
+    disk.before = lambda kind, path: states.extend(disk.crash_states(rng, 3))
+    clean_all(log, keep)
+    disk.before = None
+    assert len(states) > 100
+    for state in states:
+        again = FileLog.open(DIRECTORY, SMALL, disk=state, clock=LogClock(), random=rng.randbytes, is_threaded=False)
+        again.start(lambda written, synced: None, lambda error: None)
+        assert not again.report.damage
+        assert bases(again, SLOW) == [0, 1, 2, 3, 4]
+        assert bases(again, FAST, 35) == [35, 36, 37, 38, 39]
+        assert next(type(record).__name__ for _, record in again.replay()) == "SnapshotBegin"
+        clean_all(again, keep)
+        assert again.usage().bytes < 4000
+        assert bases(again, SLOW) == [0, 1, 2, 3, 4]
+        again.append([published(40, channel=FAST)])
+        again.pump()
+        assert bases(again, FAST, 40) == [40]
+
+
+# ---------------------------------------------------------------- with a broker
+
+
+class ByHand(FileLog):
+    """Cleans in the caller's thread, because it has no other."""
+
+    async def clean(self, keep: Any, max_bytes: int) -> int:
+        return self.clean_now(keep, max_bytes)
+
+
+class OnDisk(HandBroker):
+    """A broker whose log is in files; a sync takes place when told to."""
+
+    def settle(self) -> None:
+        for _ in range(4):
+            self.spin()
+            self.log.pump()
+        self.spin()
+
+    def again(self) -> OnDisk:
+        self.loop.run_until_complete(self.broker.drain())
+        self.stop()
+        self.log.close()
+        return OnDisk(open_files(self.log.directory), self.clock, self.limits)
+
+
+OPTIONS = Options(segment_bytes=64 << 10, snapshot_bytes=16 << 10, soft_free_bytes=0, retire_grace_us=0)
+LIMITS = Limits(snapshot_bytes=32 << 10, buffer_bytes=64 << 10)
+
+
+def open_files(directory: str) -> ByHand:
+    log = ByHand.open(directory, OPTIONS, is_threaded=False)
+    assert isinstance(log, ByHand)
+    return log
+
+
+def test_a_slow_channel_that_shares_segments_with_a_fast_one_does_not_fill_the_disk(tmp_path: Path) -> None:
+    hand = OnDisk(open_files(str(tmp_path / "log")), limits=LIMITS)
+    hand.ask(CreateChannel("slow"))
+    hand.ask(CreateChannel("fast", settings=ChannelSettings(drop_acked=True)))
+    hand.ask(CreateGroup("fast", "g"))
+    most, published_bytes = 0, 0
+    for number in range(300):
+        hand.ask(publish("fast", *[bytes(1000)] * 10))
+        published_bytes += 10_000
+        hand.ask(Ack("fast", "g", "m", receipts(hand.ask(Pull("fast", "g", "m")))))
+        if number % 10 == 0:
+            hand.ask(publish("slow", str(number)))
+        hand.tick(1000)
+        most = max(most, hand.log.usage().bytes)
+    assert published_bytes > 2_500_000
+    assert most < 600_000, "a few segments and what lies between two snapshot runs"
+    assert hand.log.usage().segments < 10
+    before = durable(hand.state)
+    hand = hand.again()
+    assert durable(hand.state) == before
+    assert contents(hand.ask(Pull("slow"))) == [str(number) for number in range(0, 300, 10)]
+
+
+def test_memory_mode_is_bounded_too() -> None:
+    hand = HandBroker(MemoryLog(), limits=LIMITS)
+    hand.ask(CreateChannel("slow"))
+    hand.ask(publish("slow", "kept"))
+    for _ in range(200):
+        hand.ask(CreateChannel("fast"))
+        hand.ask(publish("fast", *[bytes(1000)] * 10))
+        hand.ask(PurgeChannel("fast"))
+        hand.ask(DeleteChannel("fast"))
+        hand.tick(5000)
+    assert hand.log.usage().bytes < 300_000
+    hand = hand.crash()
+    assert contents(hand.ask(Pull("slow"))) == ["kept"]
+
+
+def test_a_delayed_message_outlives_the_cleaning_of_all_around_it(tmp_path: Path) -> None:
+    hand = OnDisk(open_files(str(tmp_path / "log")), limits=LIMITS)
+    hand.ask(CreateChannel("a"))
+    hand.ask(publish("a", "late", delay_ms=3_600_000))
+    for _ in range(60):
+        hand.ask(publish("a", *[bytes(1000)] * 10))
+        hand.ask(PurgeChannel("a"))
+        hand.tick(10_000)
+    assert hand.log.segments()[0].generation > 0
+    hand = hand.again()
+    hand.tick(3_600_000)
+    hand.settle()
+    assert contents(hand.ask(Pull("a"))) == ["late"]
