@@ -228,7 +228,8 @@ class Broker:
 
         Deciding it would give a record that differs in nothing else; so it is applied and queued without one.
         """
-        channel = self.state.channels.get(command.channel)
+        owner = self.owner
+        channel = owner.state.channels.get(command.channel)
         if channel is None or command.producer_id or command.delay_ms or command.deliver_at_us:
             return None
         number = command.partition or 0
@@ -236,10 +237,10 @@ class Broker:
             return None
         partition = channel.partitions[number]
         base, ttl_ms = partition.next_offset, command.ttl_ms or channel.settings.ttl_ms
-        record = self._queue.share(channel.channel_id, number, base, command.batch, command.count, ttl_ms, now)
+        record = owner.queue.share(channel.channel_id, number, base, command.batch, command.count, ttl_ms, now)
         if record is None:
             return None
-        self.state.share(partition, command.batch, command.count, record.sequence, record.timestamp_us)
+        owner.state.share(partition, command.batch, command.count, record.sequence, record.timestamp_us)
         return PublishReply(number, base, command.count, record.timestamp_us)
 
     def _run(self, command: Command, done: Done) -> None:
