@@ -1,14 +1,19 @@
 """What one call costs, layer by layer, in CPU time: so it says the same on a busy machine as on a quiet one.
 
 Reading the request and writing the answer are timed alone. Broker and log are timed together, writer thread included,
-with as many calls in flight as the benchmark has. The gRPC row is the whole of the bare server of benchmarks/bare.py.
+with as many calls in flight as the benchmark has. The doors are timed as bare servers that answer at once
+(benchmarks/bare.py, benchmarks/bare_wire.py), network included; the last column is the wire with one connection that
+has many calls in flight.
 
     python benchmarks/layers.py [--dir DIR]
 """
 
 import argparse
 import asyncio
+import json
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,6 +23,7 @@ import uvloop
 from google.protobuf.message import Message
 from load import batch
 from processes import HERE, bare_process, load
+from wire import client, cpu_us
 
 from mq import reply
 from mq.broker import Broker
@@ -92,6 +98,26 @@ def grpc_microseconds(method: str, count: int, size: int, in_flight: int, answer
     return best
 
 
+def wire_microseconds(answer: bytes, **spec: object) -> float:
+    """CPU of the bare door of the wire for the same call."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "answer")
+        file.write_bytes(answer)
+        process = subprocess.Popen([sys.executable, HERE / "bare_wire.py", file], stdout=subprocess.PIPE)
+        try:
+            port = int(process.stdout.readline())
+            best = float("inf")
+            for _ in range(3):
+                begin = cpu_us(process)
+                with client(door="wire", port=port, seconds=2.0, **spec) as loading:
+                    got = json.loads(loading.stdout.read())
+                best = min(best, (cpu_us(process) - begin) / (got["calls_per_second"] * 2.5))
+        finally:
+            process.kill()
+            process.wait()
+    return best
+
+
 async def main(directory: Path) -> None:
     log = FileLog.open(directory)
     broker = Broker(log, SystemClock(), Limits(), on_health=lambda is_serving: None)
@@ -109,18 +135,25 @@ async def main(directory: Path) -> None:
         "PublishBatch": (pb.PublishBatchRequest(channel="bench", batch=batch(500, 512)), published, 100, 4, 500, 512),
         "Pull": (pull, reply.PullReply([pulled], [Position(0, 500)]), 1_000, 4, 500, 100),
     }
-    print(f"{'CPU µs per call':<26}{'read request':>13}{'broker, log':>13}{'write answer':>13}{'gRPC alone':>13}")
+    heads = ("read request", "broker, log", "write answer", "gRPC alone", "wire alone", "pipelined")
+    print(f"{'CPU µs per call':<26}" + "".join(f"{head:>13}" for head in heads))
     for method, (message, answer, times, in_flight, count, size) in works.items():
         entry = METHODS[f"mq.MQService/{method}"]
         request = message.SerializeToString()
         decode = microseconds(lambda: entry.decode(request, EDGE), times)  # noqa: B023
         encode = microseconds(lambda: b"".join(entry.encode(answer)), times)  # noqa: B023
         whole = await served(service, method, request, times, in_flight)
-        transport = await asyncio.to_thread(
-            grpc_microseconds, method, count, size, in_flight, b"".join(entry.encode(answer))
-        )
-        name = f"{method} {count} x {size} B"
-        print(f"{name:<26}{decode:>13.0f}{whole - decode - encode:>13.0f}{encode:>13.0f}{transport:>13.0f}", flush=True)
+        words = b"".join(entry.encode(answer))
+        grpc = await asyncio.to_thread(grpc_microseconds, method, count, size, in_flight, words)
+        spec = {"connections": 4, "in_flight": in_flight // 4, "count": count, "size": size, "stored": 100_000}
+        work = {"Publish": "messages", "PublishBatch": "batches", "Pull": "pulls"}[method]
+        wire = await asyncio.to_thread(wire_microseconds, words, work=work, **spec)
+        figures = [f"{each:>13.1f}" for each in (decode, whole - decode - encode, encode, grpc, wire)]
+        if method == "Publish":
+            many = await served(service, method, request, 20_000, 2_000)
+            door = await asyncio.to_thread(wire_microseconds, words, work="pipelined", in_flight=4_000, size=size)
+            figures.append(f"{f'{door:.1f} + {many:.1f}':>13}")
+        print(f"{f'{method} {count} x {size} B':<26}" + "".join(figures), flush=True)
     await broker.close()
 
 

@@ -22,8 +22,8 @@ from mq.pb import mq_pb2 as pb
 from mq.service import METHODS, Answer, Connection, Delivery, Kind, Method
 
 if TYPE_CHECKING:
-    from mq.broker import Waiter
     from mq.doors.wire import WireDoor
+    from mq.service import Waiter
 
 WINDOW = 8_192  # requests in flight on one connection: what a fast disk answers in some milliseconds
 HANDSHAKE_SECONDS = 5.0
