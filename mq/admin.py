@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nsmallest
 
 from mq.assignment import ASSIGNMENTS
 from mq.channel import DLQ_SUFFIX, Channel
@@ -16,6 +17,7 @@ from mq.command import (
     DescribeGroup,
     ListChannels,
     ListGroups,
+    ListSchedules,
     Position,
     PurgeChannel,
     Seek,
@@ -34,7 +36,9 @@ from mq.reply import (
     DeleteGroupReply,
     ListChannelsReply,
     ListGroupsReply,
+    ListSchedulesReply,
     PurgeChannelReply,
+    ScheduleInfo,
     SeekReply,
 )
 from mq.state import State
@@ -111,6 +115,13 @@ def decide_purge_channel(state: State, command: PurgeChannel, now: int) -> Decis
                 )
             )
     return Decision(records, PurgeChannelReply(purged))
+
+
+def decide_list_schedules(state: State, command: ListSchedules, now: int) -> Decision:
+    planned = state.channel(command.channel).schedules.items()
+    ahead = ((at.due_us, number, at.messages) for number, at in planned if (at.due_us, number) > command.after)
+    soonest = nsmallest(command.most or state.limits.pull_messages, ahead)
+    return Decision([], ListSchedulesReply([ScheduleInfo(number, due_us, count) for due_us, number, count in soonest]))
 
 
 # ---------------------------------------------------------------- groups

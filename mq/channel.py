@@ -19,6 +19,7 @@ from mq.ranges import RangeSet
 from wal.pb.wal_pb2 import ChannelSettings
 
 DLQ_SUFFIX = ".dlq"
+REDRIVE_GROUP = "mq-redrive"  # of a dead-letter channel: what was sent back counts as acked by it
 
 
 class Missing(Exception):

@@ -108,6 +108,28 @@ class CancelSchedule:
     schedule_id: int
 
 
+@dataclass(slots=True)
+class ListSchedules:
+    """Delayed publishes that are not due yet, the soonest first."""
+
+    channel: str
+    most: int = 0  # 0: as many as a pull gives
+    after: tuple[int, int] = (0, 0)  # due_us and id of the last one seen
+
+
+@dataclass(slots=True)
+class Redrive:
+    """Send a slice of a dead-letter channel back, or elsewhere. The caller comes again at the pace it likes."""
+
+    channel: str
+    to: str = ""  # empty: where each message came from
+    reason: str = ""  # empty: whatever it was
+    min_age_ms: int = 0  # since it was dead-lettered
+    max_age_ms: int = 0  # 0: no limit
+    max_messages: int = 0  # looked at; 0: as many as a pull gives
+    start_offset: int = 0
+
+
 # ---------------------------------------------------------------- pulling
 
 
@@ -254,6 +276,8 @@ Command = (
     | PurgeChannel
     | Publish
     | CancelSchedule
+    | ListSchedules
+    | Redrive
     | Pull
     | Ack
     | Nack

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mq import admin, command, publication, settlement, transaction
+from mq import admin, command, publication, redrive, settlement, transaction
 from mq.decision import Decision
 from mq.delivery import decide_lease, decide_read
 from mq.state import State
@@ -29,6 +29,8 @@ DECIDERS: dict[type, Decider] = {
     command.Seek: admin.decide_seek,
     command.Transact: transaction.decide_transact,
     command.CancelSchedule: publication.decide_cancel,
+    command.ListSchedules: admin.decide_list_schedules,
+    command.Redrive: redrive.decide_redrive,
     command.CreateChannel: admin.decide_create_channel,
     command.ListChannels: admin.decide_list_channels,
     command.DescribeChannel: admin.decide_describe_channel,

@@ -79,6 +79,26 @@ class CancelScheduleReply:
 
 
 @dataclass(slots=True)
+class ScheduleInfo:
+    schedule_id: int
+    due_us: int
+    count: int  # messages
+
+
+@dataclass(slots=True)
+class ListSchedulesReply:
+    schedules: list[ScheduleInfo]
+
+
+@dataclass(slots=True)
+class RedriveReply:
+    moved: int
+    left: int  # looked at and not asked for, or their origin is no more
+    next_offset: int  # where to go on
+    is_done: bool  # there is nothing beyond it
+
+
+@dataclass(slots=True)
 class PulledBatch:
     partition: int
     base_offset: int
@@ -202,6 +222,8 @@ Reply = (
     | PurgeChannelReply
     | PublishReply
     | CancelScheduleReply
+    | ListSchedulesReply
+    | RedriveReply
     | PullReply
     | AckReply
     | NackReply

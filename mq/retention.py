@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from mq.channel import Channel, Partition
+from mq.channel import REDRIVE_GROUP, Channel, Partition
 from mq.state import State
 from wal.pb.wal_pb2 import Trimmed
 from wal.record import Record
@@ -56,8 +56,9 @@ def _wishes(channel: Channel, partition: Partition, now: int) -> list[tuple[str,
         wishes.append(("max-bytes", ladder.offset_for(partition.bytes, settings.max_bytes)))
     if settings.max_messages:
         wishes.append(("max-messages", end - settings.max_messages))
-    if settings.drop_acked and channel.groups:
-        wishes.append(("acked", min(group.cursors[partition.number].offset for group in channel.groups.values())))
+    readers = [group for group in channel.groups.values() if group.name != REDRIVE_GROUP]
+    if settings.drop_acked and readers:
+        wishes.append(("acked", min(group.cursors[partition.number].offset for group in readers)))
     return wishes
 
 

@@ -61,6 +61,9 @@ METHODS: Final[dict[str, int]] = {
     "mq.AdminService/ListSegments": 74,
     "mq.AdminService/RotateSegment": 75,
     "mq.AdminService/ServerInfo": 76,
+    "mq.AdminService/Redrive": 77,
+    "mq.AdminService/ListSchedules": 78,
+    "mq.AdminService/CancelSchedule": 79,
 }
 
 # gRPC's numbers, so that every language has a table of them.

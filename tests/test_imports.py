@@ -40,7 +40,7 @@ LAYERS = [
     {"mq.state"},
     {"mq.decision"},
     {"mq.publication", "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin"},
-    {"mq.retention", "mq.horizon"},
+    {"mq.retention", "mq.horizon", "mq.redrive"},
     {"mq.deciders"},
     {"mq.commitqueue", "mq.longpoll", "mq.snapshotter", "mq.readback"},
     {"mq.owner"},
@@ -68,7 +68,7 @@ ONLY = {
 # The broker's state and what decides about it.
 CORE = {
     "mq.ranges", "mq.retry", "mq.cursor", "mq.lease", "mq.assignment", "mq.ownership", "mq.producer", "mq.batch",
-    "mq.ladder", "mq.retention", "mq.horizon",
+    "mq.ladder", "mq.retention", "mq.horizon", "mq.redrive",
     "mq.buffer", "mq.channel", "mq.group", "mq.snapshot", "mq.store", "mq.state", "mq.decision", "mq.publication",
     "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin", "mq.deciders",
 }  # fmt: skip

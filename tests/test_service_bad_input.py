@@ -171,12 +171,19 @@ def administration() -> Iterator[Case]:
         ("UpdateChannel", pb.UpdateChannelRequest),
         ("DeleteChannel", pb.DeleteChannelRequest),
         ("PurgeChannel", pb.PurgeChannelRequest),
+        ("Redrive", pb.RedriveRequest),
+        ("ListSchedules", pb.ListSchedulesRequest),
+        ("CancelSchedule", pb.CancelScheduleRequest),
     ]
     for method, make in simple:
         yield from names(method, make, "channel")
         yield Case(method, make(channel="nowhere"), NOT_FOUND)
     yield Case("ListChannels", pb.ListChannelsRequest(prefix="x" * 129), INVALID)
     yield Case("PurgeChannel", pb.PurgeChannelRequest(channel="here", partition=99), INVALID)
+    yield Case("Redrive", pb.RedriveRequest(channel="here"), INVALID)
+    yield Case("Redrive", pb.RedriveRequest(channel="here", to="a b"), INVALID)
+    yield Case("Redrive", pb.RedriveRequest(channel="here", min_age_ms=HUGE), INVALID)
+    yield Case("CancelSchedule", pb.CancelScheduleRequest(channel="here", schedule_id=7), NOT_FOUND)
     yield Case("UpdateChannel", pb.UpdateChannelRequest(channel="here", partitions=1 << 31), INVALID)
     for settings in bad_channel_settings():
         yield Case("UpdateChannel", pb.UpdateChannelRequest(channel="here", settings=settings), INVALID)

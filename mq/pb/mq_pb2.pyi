@@ -592,6 +592,76 @@ class PurgeChannelResponse(_message.Message):
     purged: int
     def __init__(self, purged: _Optional[int] = ...) -> None: ...
 
+class RedriveRequest(_message.Message):
+    __slots__ = ("channel", "to", "reason", "min_age_ms", "max_age_ms", "max_messages", "start_offset")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MIN_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    channel: str
+    to: str
+    reason: str
+    min_age_ms: int
+    max_age_ms: int
+    max_messages: int
+    start_offset: int
+    def __init__(self, channel: _Optional[str] = ..., to: _Optional[str] = ..., reason: _Optional[str] = ..., min_age_ms: _Optional[int] = ..., max_age_ms: _Optional[int] = ..., max_messages: _Optional[int] = ..., start_offset: _Optional[int] = ...) -> None: ...
+
+class RedriveResponse(_message.Message):
+    __slots__ = ("moved", "left", "next_offset", "done")
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    moved: int
+    left: int
+    next_offset: int
+    done: bool
+    def __init__(self, moved: _Optional[int] = ..., left: _Optional[int] = ..., next_offset: _Optional[int] = ..., done: bool = ...) -> None: ...
+
+class ListSchedulesRequest(_message.Message):
+    __slots__ = ("channel", "max_schedules", "after_due_us", "after_schedule_id")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    MAX_SCHEDULES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_DUE_US_FIELD_NUMBER: _ClassVar[int]
+    AFTER_SCHEDULE_ID_FIELD_NUMBER: _ClassVar[int]
+    channel: str
+    max_schedules: int
+    after_due_us: int
+    after_schedule_id: int
+    def __init__(self, channel: _Optional[str] = ..., max_schedules: _Optional[int] = ..., after_due_us: _Optional[int] = ..., after_schedule_id: _Optional[int] = ...) -> None: ...
+
+class ListSchedulesResponse(_message.Message):
+    __slots__ = ("schedules",)
+    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
+    schedules: _containers.RepeatedCompositeFieldContainer[ScheduleInfo]
+    def __init__(self, schedules: _Optional[_Iterable[_Union[ScheduleInfo, _Mapping]]] = ...) -> None: ...
+
+class ScheduleInfo(_message.Message):
+    __slots__ = ("schedule_id", "due_us", "count")
+    SCHEDULE_ID_FIELD_NUMBER: _ClassVar[int]
+    DUE_US_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    schedule_id: int
+    due_us: int
+    count: int
+    def __init__(self, schedule_id: _Optional[int] = ..., due_us: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class CancelScheduleRequest(_message.Message):
+    __slots__ = ("channel", "schedule_id")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_ID_FIELD_NUMBER: _ClassVar[int]
+    channel: str
+    schedule_id: int
+    def __init__(self, channel: _Optional[str] = ..., schedule_id: _Optional[int] = ...) -> None: ...
+
+class CancelScheduleResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class CreateGroupRequest(_message.Message):
     __slots__ = ("channel", "group", "settings", "start")
     CHANNEL_FIELD_NUMBER: _ClassVar[int]

@@ -703,6 +703,21 @@ class AdminServiceStub(object):
                 request_serializer=mq_dot_pb_dot_mq__pb2.PurgeChannelRequest.SerializeToString,
                 response_deserializer=mq_dot_pb_dot_mq__pb2.PurgeChannelResponse.FromString,
                 _registered_method=True)
+        self.Redrive = channel.unary_unary(
+                '/mq.AdminService/Redrive',
+                request_serializer=mq_dot_pb_dot_mq__pb2.RedriveRequest.SerializeToString,
+                response_deserializer=mq_dot_pb_dot_mq__pb2.RedriveResponse.FromString,
+                _registered_method=True)
+        self.ListSchedules = channel.unary_unary(
+                '/mq.AdminService/ListSchedules',
+                request_serializer=mq_dot_pb_dot_mq__pb2.ListSchedulesRequest.SerializeToString,
+                response_deserializer=mq_dot_pb_dot_mq__pb2.ListSchedulesResponse.FromString,
+                _registered_method=True)
+        self.CancelSchedule = channel.unary_unary(
+                '/mq.AdminService/CancelSchedule',
+                request_serializer=mq_dot_pb_dot_mq__pb2.CancelScheduleRequest.SerializeToString,
+                response_deserializer=mq_dot_pb_dot_mq__pb2.CancelScheduleResponse.FromString,
+                _registered_method=True)
         self.CreateGroup = channel.unary_unary(
                 '/mq.AdminService/CreateGroup',
                 request_serializer=mq_dot_pb_dot_mq__pb2.CreateGroupRequest.SerializeToString,
@@ -775,6 +790,26 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PurgeChannel(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Redrive(self, request, context):
+        """Sends a slice of a dead-letter channel back, each message in one step with its end there; call it until it is done.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSchedules(self, request, context):
+        """Delayed publishes that are not due yet, the soonest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelSchedule(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -855,6 +890,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.PurgeChannel,
                     request_deserializer=mq_dot_pb_dot_mq__pb2.PurgeChannelRequest.FromString,
                     response_serializer=mq_dot_pb_dot_mq__pb2.PurgeChannelResponse.SerializeToString,
+            ),
+            'Redrive': grpc.unary_unary_rpc_method_handler(
+                    servicer.Redrive,
+                    request_deserializer=mq_dot_pb_dot_mq__pb2.RedriveRequest.FromString,
+                    response_serializer=mq_dot_pb_dot_mq__pb2.RedriveResponse.SerializeToString,
+            ),
+            'ListSchedules': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSchedules,
+                    request_deserializer=mq_dot_pb_dot_mq__pb2.ListSchedulesRequest.FromString,
+                    response_serializer=mq_dot_pb_dot_mq__pb2.ListSchedulesResponse.SerializeToString,
+            ),
+            'CancelSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelSchedule,
+                    request_deserializer=mq_dot_pb_dot_mq__pb2.CancelScheduleRequest.FromString,
+                    response_serializer=mq_dot_pb_dot_mq__pb2.CancelScheduleResponse.SerializeToString,
             ),
             'CreateGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateGroup,
@@ -1034,6 +1084,87 @@ class AdminService(object):
             '/mq.AdminService/PurgeChannel',
             mq_dot_pb_dot_mq__pb2.PurgeChannelRequest.SerializeToString,
             mq_dot_pb_dot_mq__pb2.PurgeChannelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Redrive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mq.AdminService/Redrive',
+            mq_dot_pb_dot_mq__pb2.RedriveRequest.SerializeToString,
+            mq_dot_pb_dot_mq__pb2.RedriveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSchedules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mq.AdminService/ListSchedules',
+            mq_dot_pb_dot_mq__pb2.ListSchedulesRequest.SerializeToString,
+            mq_dot_pb_dot_mq__pb2.ListSchedulesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mq.AdminService/CancelSchedule',
+            mq_dot_pb_dot_mq__pb2.CancelScheduleRequest.SerializeToString,
+            mq_dot_pb_dot_mq__pb2.CancelScheduleResponse.FromString,
             options,
             channel_credentials,
             insecure,

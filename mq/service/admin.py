@@ -10,6 +10,8 @@ from mq.service.checks import parse
 from mq.service.convert import channel_settings, group_settings
 from mq.service.edge import Edge
 
+MOST_ITEMS = 10_000  # in one answer, or looked at in one call
+
 
 def list_channels(request: bytes, edge: Edge) -> command.ListChannels:
     prefix = parse(pb.ListChannelsRequest, request).prefix
@@ -36,6 +38,32 @@ def purge_channel(request: bytes, edge: Edge) -> command.PurgeChannel:
     message = parse(pb.PurgeChannelRequest, request)
     partition = message.partition if message.HasField("partition") else None
     return command.PurgeChannel(checks.channel(message.channel), partition, message.before_offset)
+
+
+def redrive(request: bytes, edge: Edge) -> command.Redrive:
+    message = parse(pb.RedriveRequest, request)
+    if len(message.reason) > checks.LONGEST_REASON:
+        raise InvalidArgument(f"reason has more than {checks.LONGEST_REASON} characters")
+    return command.Redrive(
+        checks.channel(message.channel),
+        checks.channel(message.to) if message.to else "",
+        message.reason,
+        checks.milliseconds("min_age_ms", message.min_age_ms),
+        checks.milliseconds("max_age_ms", message.max_age_ms),
+        min(message.max_messages, MOST_ITEMS),
+        message.start_offset,
+    )
+
+
+def list_schedules(request: bytes, edge: Edge) -> command.ListSchedules:
+    message = parse(pb.ListSchedulesRequest, request)
+    after = (message.after_due_us, message.after_schedule_id)
+    return command.ListSchedules(checks.channel(message.channel), min(message.max_schedules, MOST_ITEMS), after)
+
+
+def cancel_schedule(request: bytes, edge: Edge) -> command.CancelSchedule:
+    message = parse(pb.CancelScheduleRequest, request)
+    return command.CancelSchedule(checks.channel(message.channel), message.schedule_id)
 
 
 def create_group(request: bytes, edge: Edge) -> command.CreateGroup:

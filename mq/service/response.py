@@ -160,6 +160,20 @@ def purge_channel(answer: reply.PurgeChannelReply) -> Pieces:
     return [pb.PurgeChannelResponse(purged=answer.purged).SerializeToString()]
 
 
+def redrive(answer: reply.RedriveReply) -> Pieces:
+    response = pb.RedriveResponse(
+        moved=answer.moved, left=answer.left, next_offset=answer.next_offset, done=answer.is_done
+    )
+    return [response.SerializeToString()]
+
+
+def list_schedules(answer: reply.ListSchedulesReply) -> Pieces:
+    found = [
+        pb.ScheduleInfo(schedule_id=each.schedule_id, due_us=each.due_us, count=each.count) for each in answer.schedules
+    ]
+    return [pb.ListSchedulesResponse(schedules=found).SerializeToString()]
+
+
 def group_info(answer: reply.GroupInfo) -> Pieces:
     return [_group_info(answer).SerializeToString()]
 
