@@ -23,7 +23,6 @@ from mq.service import METHODS, Answer, Connection, Delivery, Kind, Method
 
 if TYPE_CHECKING:
     from mq.doors.wire import WireDoor
-    from mq.service import Waiter
 
 WINDOW = 8_192  # requests in flight on one connection: what a fast disk answers in some milliseconds
 HANDSHAKE_SECONDS = 5.0
@@ -360,7 +359,7 @@ class _Pull:
         self._peer = peer
         self._id = id_
         self.is_over = False
-        self.waiter: Waiter | None = None
+        self.waiter: Pending | None = None
 
     def __call__(self, answer: Answer) -> None:
         if not self.is_over:

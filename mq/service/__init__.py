@@ -9,6 +9,6 @@ from mq.broker import Waiter
 from mq.service.api import METHODS, Kind, Method
 from mq.service.edge import Connection, Edge
 from mq.service.response import Delivery, Pieces
-from mq.service.service import Answer, Service, Waiter
+from mq.service.service import Answer, Service
 
-__all__ = ["METHODS", "Answer", "Connection", "Delivery", "Edge", "Kind", "Method", "Pieces", "Service", "Waiter"]
+__all__ = ["METHODS", "Answer", "Connection", "Delivery", "Edge", "Kind", "Method", "Pieces", "Service"]
