@@ -5,6 +5,7 @@ A command's module is imported when the command runs, not before: `mq --help` mu
 """
 
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -13,6 +14,17 @@ from mq import __version__
 # name -> ("module:attribute" of the click command, one-line help)
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("mq.cli.serve:serve", "start the broker"),
+    "pub": ("mq.cli.pub:pub", "publish messages"),
+    "sub": ("mq.cli.sub:sub", "read or consume messages"),
+    "channel": ("mq.cli.channel:channel", "list, make, change and browse channels"),
+    "group": ("mq.cli.group:group", "list, make, inspect and move groups"),
+    "dlq": ("mq.cli.dlq:dlq", "look after dead-letter channels"),
+    "wal": ("mq.cli.wal:wal", "list, verify, dump and repair a log"),
+    "server": ("mq.cli.server:server", "ask a broker how it is"),
+    "bench": ("mq.cli.bench:bench", "measure a broker"),
+    "top": ("mq.cli.top:top", "watch channels and groups"),
+    "doctor": ("mq.cli.doctor:doctor", "check settings, ports, disk and broker"),
+    "completion": ("mq.cli.completion:completion", "print a shell's completion script"),
 }
 
 
@@ -36,8 +48,23 @@ class LazyGroup(click.Group):
             with formatter.section("Commands"):
                 formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Errors that a user can do something about are a line and an exit code, never a traceback."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            from mq.cli.failure import explain
+
+            explain(error)
+
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mq", message="%(prog)s %(version)s")
 def main() -> None:
-    """mq: a durable, pull-based message broker."""
+    """mq: a durable, pull-based message broker.
+
+    Commands that talk to a broker find it by --server or MQ_SERVER. Exit codes: 0 done, 1 failed, 2 wrong usage,
+    3 not found, 4 conflict, 5 denied, 6 unavailable, 7 timed out.
+    """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from types import TracebackType
 
 from mq.client.batch import Views
@@ -40,7 +40,7 @@ class Reader:
                     return
                 yield message
 
-    def batches(self) -> Iterator[Read]:
+    def batches(self) -> Generator[Read, None, None]:
         """Whole answers; the fast way."""
         is_looked_up = bool(self._cursor.positions)
         while not self._is_stopping:

@@ -1,0 +1,87 @@
+"""`mq dlq`: look at dead letters, send them back, or drop them."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from mq.cli import output as out
+from mq.cli.failure import say
+from mq.cli.option import RATE, confirm, connect, force_option, output_option, server_option
+from mq.cli.sub import _formatted, _json_line, _lines, copy
+
+SUFFIX = ".dlq"
+REDRIVE_GROUP = "mq-redrive"
+ORIGIN = "mq-origin-channel"
+OWN_HEADERS = ("mq-origin-", "mq-delivery-count", "mq-reason")
+
+
+@click.group(short_help="look after dead-letter channels")
+def dlq() -> None:
+    """Dead letters are messages that no consumer got through: see them, send them back, drop them."""
+
+
+@dlq.command("ls", short_help="list dead-letter channels")
+@server_option
+@output_option
+def list_(server: str | None, output: str) -> None:
+    """List the channels that have dead letters."""
+    with connect(server) as client:
+        found = [each for each in client.list_channels() if each.channel.endswith(SUFFIX)]
+    rows = [{"channel": each.channel.removesuffix(SUFFIX), "dead letters": out.count(each.messages)} for each in found]
+    out.show_rows(rows, ["channel", "dead letters"], output, map(out.as_dict, found))
+
+
+@dlq.command(short_help="show dead letters")
+@click.argument("channel")
+@click.option("-n", "--last", type=click.IntRange(1), default=10, show_default=True, help="so many")
+@click.option("-J", "--json", "as_json", is_flag=True, help="one JSON object a line")
+@server_option
+def view(channel: str, last: int, as_json: bool, server: str | None) -> None:
+    """Show the last dead letters of CHANNEL, with what became of them in their headers."""
+    from mq.client.position import last as last_messages
+
+    write = _lines(_json_line if as_json else _formatted("%o  %T  %k  %v\n    %h\n"))
+    with connect(server) as client:
+        copy(client.read(channel + SUFFIX, last_messages(last), follow=False).batches(), write, None, sys.stdout.buffer)
+
+
+@dlq.command(short_help="send dead letters back")
+@click.argument("channel")
+@click.option("--rate", type=RATE, metavar="N/s", help="at most so many a second")
+@server_option
+def redrive(channel: str, rate: float | None, server: str | None) -> None:
+    """Publish the dead letters of CHANNEL again where they came from, each once.
+
+    \b
+    Example:
+      mq dlq redrive orders --rate 100/s
+    """
+    done, begin = 0, time.monotonic()
+    with connect(server) as client, client.consumer(channel + SUFFIX, REDRIVE_GROUP, batch_size=100) as consumer:
+        while found := consumer.fetch(1 if rate else 100):
+            with client.transaction() as tx:  # back there and done here, or neither
+                for message in found:
+                    headers = dict(message.raw_headers)
+                    kept = {name: value for name, value in headers.items() if not name.startswith(OWN_HEADERS)}
+                    tx.publish(headers.get(ORIGIN, channel.encode()).decode(), message.content, message.key, kept)
+                tx.ack(found)
+            done += len(found)
+            if rate and (ahead := begin + done / rate - time.monotonic()) > 0:
+                time.sleep(ahead)
+    say(f"{done:,} dead letters are back in their channels")
+
+
+@dlq.command(short_help="drop dead letters")
+@click.argument("channel")
+@force_option
+@server_option
+def purge(channel: str, force: bool, server: str | None) -> None:
+    """Drop the dead letters of CHANNEL for good."""
+    with connect(server) as client:
+        found = client.describe_channel(channel + SUFFIX)
+        confirm(f"drop all {found.messages:,} dead letters of {channel}?", force)
+        purged = client.purge_channel(channel + SUFFIX)
+    say(f"{purged:,} dead letters of {channel} are dropped")
