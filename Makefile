@@ -20,7 +20,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-fast lint fmt proto bench-wal bench torture golden clean
+.PHONY: help install run test test-fast lint fmt proto bench-wal bench bench-wire torture golden clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,8 +51,11 @@ proto: $(PROTO_VENV)/.installed ## generate mq/pb and wal/pb from proto/*.proto
 bench-wal: $(CORE) ## measure the log alone
 	$(BIN)/python benchmarks/log.py $(ARGS)
 
-bench: $(CORE) ## measure the broker through its doors
-	$(BIN)/python benchmarks/broker.py $(ARGS)
+bench: $(CORE) ## measure the broker through both doors
+	$(BIN)/python benchmarks/broker.py $(ARGS); status=$$?; $(BIN)/python benchmarks/wire.py && exit $$status
+
+bench-wire: $(CORE) ## measure the wire beside gRPC
+	$(BIN)/python benchmarks/wire.py $(ARGS)
 
 torture: $(DEV) ## crash and corrupt a log again and again, for minutes
 	MQ_TORTURE=1 $(BIN)/python -m pytest -m torture --timeout=0 $(ARGS)
