@@ -8,7 +8,7 @@ import pytest
 from mq import wire
 from mq.client import greeting
 from mq.doors import wire as door
-from mq.doors import wire_connection, wire_outbox
+from mq.doors import wire_connection, wire_link, wire_outbox
 from mq.doors.foreign import answer_to
 from mq.pb import mq_pb2 as pb
 
@@ -109,8 +109,8 @@ def test_every_control_code_is_listed(text: str) -> None:
         ("version", str(wire.VERSION)),
         ("window", f"{wire_connection.WINDOW:,}"),
         ("frame", f"SERVER_MAX_RECV_MSG_SIZE + {door.FRAME_ROOM_BYTES:,}"),
-        ("handshake", f"{wire_connection.HANDSHAKE_SECONDS:.0f} s"),
-        ("idle", f"{wire_connection.IDLE_SECONDS:.0f} s"),
+        ("handshake", f"{wire_link.HANDSHAKE_SECONDS:.0f} s"),
+        ("idle", f"{wire_link.IDLE_SECONDS:.0f} s"),
         ("ping payload", f"{wire_connection.PING_BYTES} bytes"),
         ("high-water mark", f"{wire_outbox.HIGH_WATER_BYTES >> 20} MiB"),
         ("most unread output", f"{wire_outbox.MOST_BYTES >> 20} MiB"),

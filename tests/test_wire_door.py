@@ -9,7 +9,7 @@ from wirepeer import Closed, Peer, request
 
 from mq import wire
 from mq.doors import wire_connection
-from mq.doors.wire_connection import CLOSE_SECONDS, HANDSHAKE_SECONDS, IDLE_SECONDS
+from mq.doors.wire_link import CLOSE_SECONDS, HANDSHAKE_SECONDS, IDLE_SECONDS
 from mq.pb import mq_pb2 as pb
 
 LATEST = pb.Start(latest=True)

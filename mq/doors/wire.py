@@ -10,7 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from mq import wire
-from mq.doors.wire_connection import IDLE_SECONDS, WINDOW, WireConnection
+from mq.doors.wire_connection import WINDOW, WireConnection
+from mq.doors.wire_link import IDLE_SECONDS, Link
 from mq.doors.wire_outbox import Mail
 from mq.errors import MqError, ResourceExhausted, Unavailable
 from mq.pb import mq_pb2 as pb
@@ -40,7 +41,7 @@ class WireDoor:
         """`max_held_bytes`: of requests that have not arrived whole, all connections together."""
         self.service: Service | None = None
         self.port = 0
-        self.connections: set[WireConnection] = set()
+        self.connections: set[Link] = set()
         self.scratch = bytearray(SCRATCH_BYTES)
         self.max_frame_bytes = max_request_bytes + FRAME_ROOM_BYTES
         self.is_draining = False
@@ -116,7 +117,7 @@ class WireDoor:
         for connection in list(self.connections):
             connection.say_goodbye(Unavailable("the broker is shutting down"))
 
-    def admit(self, connection: WireConnection, address: str) -> MqError | None:
+    def admit(self, connection: Link, address: str) -> MqError | None:
         """Count a new connection, or say why it can't be served."""
         is_full = len(self.connections) >= self._max_connections
         self.connections.add(connection)
@@ -127,7 +128,7 @@ class WireDoor:
             return ResourceExhausted(f"{count - 1} connections from {address} are open, the most there may be")
         return None
 
-    def forget(self, connection: WireConnection, address: str, held_bytes: int) -> None:
+    def forget(self, connection: Link, address: str, held_bytes: int) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
         self._held_bytes -= held_bytes
