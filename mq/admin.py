@@ -226,7 +226,7 @@ def _places(channel: Channel, numbers: Sequence[int], start: Start) -> list[Posi
 def _clamp(channel: Channel, position: Position) -> Position:
     """Within what the partition holds: a group that is moved past an end waits there."""
     partition = channel.partition(position.partition)
-    return Position(position.partition, min(max(position.offset, partition.start_offset), partition.next_offset))
+    return Position(position.partition, min(max(position.offset, partition.first), partition.next_offset))
 
 
 def _offset(channel: Channel, group: Group, number: int) -> int:

@@ -100,6 +100,8 @@ class Broker:
         """Restore everything from the log and begin to serve."""
         began = self.clock.monotonic()
         records = await self._replay()
+        if not self.limits.serves_old:
+            self.state.hide()
         self.owner.open(self._on_synced, self._on_failed)
         self._snapshotter = Snapshotter(self.state, self._queue, self.clock, self.limits)
         self.owner.refusal = None
@@ -255,7 +257,7 @@ class Broker:
     def _after(self, command: Command) -> None:
         """What a command may have changed for others."""
         self._agenda.plan_burial()
-        for touched in command.acks if isinstance(command, Transact) else (command,):
+        for touched in (*command.acks, *command.commits) if isinstance(command, Transact) else (command,):
             channel = self.state.channels.get(getattr(touched, "channel", ""))
             group = channel.groups.get(getattr(touched, "group", "")) if channel else None
             if group is not None:

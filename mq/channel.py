@@ -55,10 +55,16 @@ class Partition:
         self.ladder = Ladder()
         self.damaged = RangeSet()
 
+        self.hidden = 0  # what lies before is there, and not served
         self.visible = next_offset  # pulls see nothing at or after it: it is not synced yet
         self.buffer = Buffer(next_offset)
         self.fetched: Fetched | None = None
         self.unreadable = RangeSet()  # found damaged by reading, since the start of the process
+
+    @property
+    def first(self) -> int:
+        """The first offset that is served."""
+        return max(self.start_offset, self.hidden)
 
     def find(self, offset: int) -> Batch | None:
         """The visible batch that holds the offset, or the next one. Raises Missing."""

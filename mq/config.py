@@ -75,7 +75,7 @@ class Config:
     storage_mode: str = setting("wal", "STORAGE_MODE", one_of("wal", "memory"))
     # messages that a Subscribe reads at once: its default and its cap
     batch_size: int = setting(500, "STORAGE_BATCH_SIZE", whole_number(1, 10_000))
-    # the old messages are served after a start; false is not supported yet
+    # false: what was published before a start is not served, and not deleted either
     sync_on_startup: bool = setting(True, "STORAGE_SYNC_ON_STARTUP", boolean, format_boolean)
     # buffers of all channels together; older batches are read back from disk
     max_memory_bytes: int = setting(256 << 20, "STORAGE_MAX_MEMORY_BYTES", bytes_within(1 << 20), format_size)
@@ -158,8 +158,6 @@ class Config:
             problems.append(f"SERVER_WIRE_PORT={self.wire_port} is SERVER_PORT too; 0 turns the wire off")
         if self.storage_mode == "wal" and self.segment_bytes < self.max_request_bytes:
             problems.append(f"WAL_SEGMENT_SIZE={self.segment_bytes} holds no request of SERVER_MAX_RECV_MSG_SIZE")
-        if not self.sync_on_startup:
-            problems.append("STORAGE_SYNC_ON_STARTUP=false is not supported yet: purge what should not be served")
         return problems
 
     def variables(self) -> dict[str, str]:

@@ -70,7 +70,7 @@ def resolve(channel: Channel, command: Pull) -> list[Position]:
         places = [Position(number, place(channel.partition(number), start)) for number in numbers]
     for number, offset in places:
         partition = channel.partition(number)
-        low, high = partition.start_offset, partition.next_offset
+        low, high = partition.first, partition.next_offset
         if not low <= offset <= high:
             text = f"offset {offset} of partition {number} is not between {low} and {high}"
             raise OffsetOutOfRange(text, number, low, high)
@@ -80,13 +80,13 @@ def resolve(channel: Channel, command: Pull) -> list[Position]:
 def place(partition: Partition, start: Start) -> int:
     """A start position as an offset."""
     if start.at == "earliest":
-        return partition.start_offset
+        return partition.first
     if start.at == "latest":
         return partition.next_offset
     if start.at == "offset":
         return start.value
     if start.at == "last":
-        return max(partition.start_offset, partition.next_offset - start.value)
+        return max(partition.first, partition.next_offset - start.value)
     raise InvalidArgument(f"unknown start {start.at!r}")
 
 

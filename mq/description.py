@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from mq.channel import Channel
+from mq.channel import Channel, Partition
 from mq.group import Group
 from mq.reply import ChannelInfo, GroupInfo, GroupPosition, MemberInfo, PartitionInfo, PendingRange
 
 
 def describe_channel(channel: Channel) -> ChannelInfo:
     partitions = [
-        PartitionInfo(at.number, at.start_offset, at.next_offset, at.bytes, list(at.damaged))
-        for at in channel.partitions
+        PartitionInfo(at.number, at.first, at.next_offset, at.bytes, list(at.damaged)) for at in channel.partitions
     ]
     return ChannelInfo(
         channel=channel.name,
@@ -56,7 +55,7 @@ def describe_group(channel: Channel, group: Group, now: int, with_pending: bool 
 
 
 def _lag_us(channel: Channel, group: Group, now: int) -> int:
-    """Age of the oldest message that is not acked, as far as memory knows it."""
+    """Age of the oldest message that is not acked."""
     oldest = now
     for cursor, partition in zip(group.cursors, channel.partitions, strict=True):
         if cursor.offset >= partition.visible:
@@ -64,11 +63,16 @@ def _lag_us(channel: Channel, group: Group, now: int) -> int:
         if cursor.offset >= partition.buffer.floor:
             batch = partition.buffer.find(cursor.offset)
             oldest = min(oldest, batch.timestamp_us if batch else now)
-        elif partition.start_timestamp_us:
-            # it has left memory: no younger than the oldest batch in memory, no older than the first one kept
-            first = next(iter(partition.buffer), None)
-            oldest = min(oldest, first.timestamp_us if first else partition.start_timestamp_us)
-    return now - oldest
+        else:
+            oldest = min(oldest, _time_of(partition, cursor.offset) or now)
+    return max(0, now - oldest)
+
+
+def _time_of(partition: Partition, offset: int) -> int:
+    """When a message that has left memory was published: between what the marks around it say."""
+    first = next(iter(partition.buffer), None)
+    until = first.timestamp_us if first else partition.ladder.end_us
+    return min(until, partition.ladder.time_at(offset, partition.start_offset, partition.start_timestamp_us))
 
 
 def _pending(group: Group) -> list[PendingRange]:

@@ -87,7 +87,8 @@ class Group:
     def balance(self, start_id: int) -> None:
         """Ordered groups: partitions follow the members. `start_id` keeps the generations of two starts apart."""
         if not self.ownership.generation:
-            self.ownership.generation = start_id
+            # a group of the same name on a channel that is made anew has generations of its own
+            self.ownership.generation = start_id + (self.group_id << 20)
         partitions, assignment = len(self.cursors), self.settings.assignment
         self.ownership.settle(self.members, partitions, assignment, self._is_busy)
 

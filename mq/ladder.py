@@ -91,6 +91,15 @@ class Ladder:
         at = bisect_right(self._times, time_us)
         return self._offsets[at - 1] if at else 0
 
+    def time_at(self, offset: int, start: int, start_us: int) -> int:
+        """About when the message at an offset was published; `start_us`: the first one, 0 where that is not known."""
+        at = bisect_right(self._offsets, offset)
+        low, low_us = (self._offsets[at - 1], self._times[at - 1]) if at else (start, start_us)
+        if at == len(self._offsets):
+            return low_us or self.end_us
+        high, high_us = self._offsets[at], self._times[at]
+        return low_us + (high_us - low_us) * (offset - low) // (high - low) if low_us else high_us
+
     def age_after(self, offset: int) -> int:
         """When the youngest message of the first stretch after an offset was published; 0: there never was one."""
         at = bisect_right(self._offsets, offset)

@@ -80,18 +80,18 @@ class Readback:
 
     async def _at_time(self, partition: Partition, time_us: int) -> int:
         first = next(iter(partition.buffer), None)
-        if partition.buffer.floor > partition.start_offset and (first is None or first.timestamp_us >= time_us):
+        if partition.buffer.floor > partition.first and (first is None or first.timestamp_us >= time_us):
             found = await self._search(partition, time_us)
             if found is not None:
                 return found
         for batch in partition.buffer:
             if batch.max_timestamp_us >= time_us:
-                return max(batch.base, partition.start_offset)
+                return max(batch.base, partition.first)
         return partition.next_offset
 
     async def _search(self, partition: Partition, time_us: int) -> int | None:
         """The same in what has left memory, by halves; None: it is younger than all of that."""
-        low, high = partition.start_offset, partition.buffer.floor
+        low, high = partition.first, partition.buffer.floor
         answer: int | None = None
         while low < high:
             middle = (low + high) // 2
@@ -104,7 +104,7 @@ class Readback:
                 low = max(middle, found[0].base_offset + found[0].count - 1) + 1
             else:
                 if found and found[0].base_offset < partition.buffer.floor:
-                    answer = max(found[0].base_offset, partition.start_offset)
+                    answer = max(found[0].base_offset, partition.first)
                 high = min(middle, found[0].base_offset) if found else middle
         return answer
 

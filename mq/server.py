@@ -144,6 +144,7 @@ def limits(config: Config) -> Limits:
     return Limits(
         buffer_bytes=config.max_memory_bytes,
         durability=FSYNC if config.wal_sync else OS,
+        serves_old=config.sync_on_startup,
         is_memory=config.storage_mode == "memory",
         channel=ChannelSettings(
             max_age_ms=config.channel_max_age_ms,

@@ -5,7 +5,7 @@ Everything is checked before anything is changed: a request with one stale recei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from mq.channel import Channel
@@ -110,6 +110,16 @@ def decide_leave(state: State, command: Leave, now: int) -> Decision:
 
 def decide_commit(state: State, command: Commit, now: int) -> Decision:
     """Everything before an offset is done: for ordered groups, by the owner of the partition."""
+    records, settle = plan_commit(state, command, now, again=False)
+    settle()
+    return Decision(records, CommitReply())
+
+
+def plan_commit(state: State, command: Commit, now: int, *, again: bool) -> tuple[list[Record], Callable[[], None]]:
+    """The records of a commit, and what to call when it is to take place. Raises LeaseLost; changes nothing.
+
+    `again`: also those that would change nothing, because the group is further already.
+    """
     channel, group = _group(state, command, now)
     if not group.is_ordered:
         raise InvalidArgument(f"group {command.group!r} is shared: its members ack by receipt, they do not commit")
@@ -119,21 +129,20 @@ def decide_commit(state: State, command: Commit, now: int) -> Decision:
         if offset > partition.visible:
             text = f"offset {offset} of partition {number} is past {partition.visible}, the last one visible"
             raise OffsetOutOfRange(text, number, partition.start_offset, partition.visible)
-    records: list[Record] = []
-    for number, offset in command.positions:
-        for lease in [lease for lease in group.leases.values() if lease.partition == number]:
-            group.settle(lease, lease.held.within(0, offset), acked=True)
-        if offset > group.cursors[number].offset:
-            records.append(
-                Committed(
-                    channel_id=channel.channel_id,
-                    group_id=group.group_id,
-                    partition=number,
-                    offset=offset,
-                    timestamp_us=now,
-                )
-            )
-    return Decision(records, CommitReply())
+    records: list[Record] = [
+        Committed(
+            channel_id=channel.channel_id, group_id=group.group_id, partition=number, offset=offset, timestamp_us=now
+        )
+        for number, offset in command.positions
+        if again or offset > group.cursors[number].offset
+    ]
+
+    def settle() -> None:
+        for number, offset in command.positions:
+            for lease in [lease for lease in group.leases.values() if lease.partition == number]:
+                group.settle(lease, lease.held.within(0, offset), acked=True)
+
+    return records, settle
 
 
 def decide_absence(state: State, now: int) -> tuple[list[Record], list[Group]]:

@@ -68,6 +68,18 @@ class Store:
             raise ChannelNotFound(f"there is no channel {name!r}")
         return channel
 
+    def hide(self) -> None:
+        """Serve nothing of what is there. It stays, and so does what the groups have still to do."""
+        self.dying.clear()
+        for channel in self.channels.values():
+            for partition in channel.partitions:
+                partition.hidden = partition.next_offset
+            for group in channel.groups.values():
+                for cursor, partition in zip(group.cursors, channel.partitions, strict=True):
+                    cursor.next = max(cursor.next, partition.hidden)
+                    for retry in list(cursor.retries):
+                        cursor.retries.lease(retry.start, retry.end)
+
     def advance(self, synced: int) -> list[Partition]:
         """Everything up to a sequence is durable: returns the partitions in which more is visible now."""
         self.synced = synced

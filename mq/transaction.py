@@ -1,14 +1,16 @@
-"""Decides transactions: publishes and acks in one Atomic record, all or nothing. Pure: no I/O, no clock."""
+"""Decides transactions: publishes, acks and commits in one Atomic record, all or nothing. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mq.channel import Channel
-from mq.command import Transact
+from mq.command import Ack, Commit, Publish, Transact
 from mq.decision import Decision
 from mq.errors import InvalidArgument
 from mq.publication import Offsets, publish_within
 from mq.reply import PublishReply, TransactReply
-from mq.settlement import Settling, plan_ack
+from mq.settlement import plan_ack, plan_commit
 from mq.state import TRANSACTION, State
 from wal.record import Record, atomic
 
@@ -25,8 +27,6 @@ def decide_transact(state: State, command: Transact, now: int) -> Decision:
                 if answer.messages
             ]
             return Decision([], TransactReply(replies, duplicate=True))
-    if command.commits:
-        raise InvalidArgument("a transaction takes acks, not commits")
     records: list[Record] = []
     replies = []
     offsets = Offsets()
@@ -34,14 +34,19 @@ def decide_transact(state: State, command: Transact, now: int) -> Decision:
         made, reply = publish_within(state.channel(publish.channel), publish, offsets, now)
         records += made
         replies.append(reply)
-    settlings: list[Settling] = []
+    settlings: list[Callable[[], object]] = []
     for ack in command.acks:
         # A repeated ack would be a repeated transaction: its publishes must not be stored twice.
         made, settling = plan_ack(state, ack, now, again=False)
         records += made
         settlings.append(settling)
-    for settling in settlings:
-        settling()
+    for commit in command.commits:
+        # All of them: a transaction is remembered by its record, so it has to have one.
+        made, settled = plan_commit(state, commit, now, again=True)
+        records += made
+        settlings.append(settled)
+    for settle in settlings:
+        settle()
     fields: dict[str, str | int] = {"timestamp_us": now}
     if command.producer_id:
         fields |= {"producer": command.producer_id, "sequence": command.sequence, "crc": command.crc}
@@ -50,6 +55,7 @@ def decide_transact(state: State, command: Transact, now: int) -> Decision:
 
 def _first_channel(state: State, command: Transact) -> Channel:
     """The channel that remembers the transaction for a retry."""
-    if not (command.publishes or command.acks):
-        raise InvalidArgument("a transaction needs a publish or an ack")
-    return state.channel((command.publishes[0] if command.publishes else command.acks[0]).channel)
+    items: list[Publish | Ack | Commit] = [*command.publishes, *command.acks, *command.commits]
+    if not items:
+        raise InvalidArgument("a transaction needs a publish, an ack or a commit")
+    return state.channel(items[0].channel)

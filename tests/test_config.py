@@ -34,7 +34,7 @@ def test_every_variable_is_read() -> None:
         "SERVER_MAX_RECV_MSG_SIZE": "8MiB",
         "STORAGE_MODE": "memory",
         "STORAGE_BATCH_SIZE": "100",
-        "STORAGE_SYNC_ON_STARTUP": "yes",
+        "STORAGE_SYNC_ON_STARTUP": "no",
         "STORAGE_MAX_MEMORY_BYTES": "64MiB",
         "WAL_DIR_PATH": "/somewhere",
         "WAL_SEGMENT_SIZE": "16MiB",
@@ -57,7 +57,7 @@ def test_every_variable_is_read() -> None:
     config = Config.from_env(variables)
     assert set(config.variables()) == set(variables)
     for each in fields(Config):
-        if each.name not in ("notes", "sync_on_startup"):
+        if each.name != "notes":
             assert getattr(config, each.name) != getattr(Config(), each.name), each.name
     assert Config.from_env(config.variables()) == config
     assert config.graceful_shutdown_ms == 90_000
@@ -144,11 +144,6 @@ def test_security_settings_that_do_nothing_yet_are_refused(name: str) -> None:
     assert problem.startswith(f"{name}: ")
     assert "not supported yet" in problem
     assert "secret-value" not in problem
-
-
-def test_a_start_that_hides_old_messages_is_refused_until_it_works() -> None:
-    (problem,) = problems_of(STORAGE_SYNC_ON_STARTUP="false")
-    assert "not supported yet" in problem
 
 
 def test_a_port_can_not_be_both() -> None:

@@ -191,6 +191,9 @@ def settles(session: Session) -> None:
     to = [pb.Position(partition=0, offset=2)]
     call("Commit", pb.CommitRequest(**owner, generation=generation, positions=to), pb.CommitResponse)
     call("Commit", pb.CommitRequest(**owner, generation=1, positions=to), pb.CommitResponse)
+    for number in (generation, 1):
+        commits = [pb.CommitRequest(**owner, generation=number, positions=[pb.Position(partition=0, offset=3)])]
+        call("Transact", pb.TransactRequest(publishes=both.publishes, commits=commits), pb.TransactResponse)
 
 
 def administers(session: Session) -> None:
