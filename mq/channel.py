@@ -122,6 +122,7 @@ class Channel:
     ) -> None:
         self.channel_id = channel_id
         self.name = name
+        self.has_ttl = False  # there are, or were, messages that expire
         self.keep(settings)
         self.created_us = created_us
         self.partitions: list[Partition] = []
@@ -137,7 +138,7 @@ class Channel:
         """How much is kept, from now on."""
         self.settings = settings
         self.is_limited = bool(
-            settings.max_age_ms or settings.max_bytes or settings.max_messages or settings.drop_acked
+            settings.max_age_ms or settings.max_bytes or settings.max_messages or settings.drop_acked or self.has_ttl
         )
 
     @property

@@ -12,33 +12,38 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 MOST = 64  # retention is as exact as one part in half of this
+NEVER_US = 1 << 62  # when a message without a ttl expires
+LONG_AGO_US = 1  # when nothing at all does
 IN_TIME = 16  # a mark is due, however few messages came, after this part of the time that the marks span
 
 
 class Ladder:
-    __slots__ = ("_bytes", "_offsets", "_times", "end_us", "spacing", "trimmed_bytes")
+    __slots__ = ("_bytes", "_expiries", "_offsets", "_times", "end_expiry_us", "end_us", "spacing", "trimmed_bytes")
 
     def __init__(self) -> None:
         self._offsets = array("Q")
         self._bytes = array("Q")  # published before the offset, counted from when the ladder began
         self._times = array("q")  # of the youngest message before the offset
+        self._expiries = array("q")  # when the last of them expires
         self.spacing = 1  # messages between two marks
         self.trimmed_bytes = 0  # published before the partition's start
         self.end_us = 0  # of the youngest message of all
+        self.end_expiry_us = LONG_AGO_US
 
-    def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """Offset, bytes from the partition's start to there, time."""
-        for offset, size, time_us in zip(self._offsets, self._bytes, self._times, strict=True):
-            yield offset, size - self.trimmed_bytes, time_us
+    def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
+        """Offset, bytes from the partition's start to there, time, expiry."""
+        for offset, size, *times in zip(self._offsets, self._bytes, self._times, self._expiries, strict=True):
+            yield offset, size - self.trimmed_bytes, times[0], times[1]
 
-    def restore(self, offset: int, size: int, time_us: int) -> None:
+    def restore(self, offset: int, size: int, time_us: int, expiry_us: int) -> None:
         """Put back a mark that was told by `__iter__`, into a ladder in which nothing is trimmed."""
+        self._expiries.append(expiry_us)
         self._offsets.append(offset)
         self._bytes.append(size)
         self._times.append(time_us)
 
-    def note(self, offset: int, kept_bytes: int, time_us: int) -> None:
-        """A record begins at an offset, has `kept_bytes` of its partition before it and was published at a time."""
+    def note(self, offset: int, kept_bytes: int) -> None:
+        """A record begins at an offset, and has `kept_bytes` of its partition before it."""
         offsets, times = self._offsets, self._times
         if self.end_us and (
             not offsets
@@ -47,14 +52,19 @@ class Ladder:
         ):
             offsets.append(offset)
             times.append(self.end_us)
+            self._expiries.append(self.end_expiry_us)
             self._bytes.append(self.trimmed_bytes + kept_bytes)
             if len(offsets) > MOST:
                 self._thin()
-        if time_us > self.end_us:
-            self.end_us = time_us
+
+    def reach(self, time_us: int, ttl_ms: int) -> None:
+        """There are messages now that were published at a time and expire after another."""
+        self.end_us = max(self.end_us, time_us)
+        self.end_expiry_us = max(self.end_expiry_us, time_us + ttl_ms * 1000 if ttl_ms else NEVER_US)
 
     def _thin(self) -> None:
-        self._offsets, self._bytes, self._times = self._offsets[::2], self._bytes[::2], self._times[::2]
+        self._offsets, self._bytes = self._offsets[::2], self._bytes[::2]
+        self._times, self._expiries = self._times[::2], self._expiries[::2]
         self.spacing = max(1, (self._offsets[-1] - self._offsets[0]) // (MOST // 2))
 
     def trim(self, start: int, offset: int, end: int, kept_bytes: int) -> int:
@@ -63,7 +73,9 @@ class Ladder:
         kept_bytes -= before - self.trimmed_bytes
         self.trimmed_bytes = before
         gone = bisect_right(self._offsets, offset)
-        del self._offsets[:gone], self._bytes[:gone], self._times[:gone]
+        del self._offsets[:gone], self._bytes[:gone], self._times[:gone], self._expiries[:gone]
+        if offset >= end:
+            self.end_expiry_us = LONG_AGO_US
         self.spacing = max(1, min(self.spacing, 2 * (end - offset) // MOST))  # fewer are left, so look closer
         return kept_bytes
 
@@ -90,6 +102,18 @@ class Ladder:
             return end
         at = bisect_right(self._times, time_us)
         return self._offsets[at - 1] if at else 0
+
+    def expired_at(self, time_us: int, end: int) -> int:
+        """Everything before this offset has expired at a time."""
+        if self.end_expiry_us <= time_us:
+            return end
+        at = bisect_right(self._expiries, time_us)
+        return self._offsets[at - 1] if at else 0
+
+    def expiry_after(self, offset: int) -> int:
+        """When all of the first stretch after an offset will have expired."""
+        at = bisect_right(self._offsets, offset)
+        return self._expiries[at] if at < len(self._expiries) else self.end_expiry_us
 
     def time_at(self, offset: int, start: int, start_us: int) -> int:
         """About when the message at an offset was published; `start_us`: the first one, 0 where that is not known."""

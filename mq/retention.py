@@ -1,4 +1,4 @@
-"""Decides what a channel's settings let go: by age, bytes, count, and once all groups acked it. Pure: no I/O, no clock.
+"""Decides what a channel lets go: by age, bytes, count, ttl, and once all groups acked it. Pure: no I/O, no clock.
 
 Only channels that may be due are looked at: those in which something happened since the last look, and those whose
 oldest messages have come of age. So thousands of quiet channels cost nothing.
@@ -9,7 +9,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from mq.channel import REDRIVE_GROUP, Channel, Partition
-from mq.state import State
+from mq.ladder import NEVER_US
+from mq.state import EXPIRED, State
 from wal.pb.wal_pb2 import Trimmed
 from wal.record import Record
 
@@ -49,7 +50,7 @@ def _trim(channel: Channel, partition: Partition, now: int) -> Trimmed | None:
 def _wishes(channel: Channel, partition: Partition, now: int) -> list[tuple[str, int]]:
     """Where each of the settings would have the partition start."""
     settings, ladder, end = channel.settings, partition.ladder, partition.next_offset
-    wishes = []
+    wishes = [(EXPIRED, ladder.expired_at(now, end))] if channel.has_ttl else []
     if settings.max_age_ms:
         wishes.append(("max-age", ladder.offset_at(now - settings.max_age_ms * 1000, end)))
     if settings.max_bytes:
@@ -74,6 +75,11 @@ def _look_again(state: State, channel: Channel, now: int) -> None:
             reached = partition.ladder.offset_at(now - max_age_us, partition.next_offset)
             if reached < partition.next_offset:
                 due = partition.ladder.age_after(reached) + max_age_us
+                due_us = min(due, due_us or due)
+        if channel.has_ttl and partition.next_offset > partition.start_offset:
+            reached = partition.ladder.expired_at(now, partition.next_offset)
+            due = partition.ladder.expiry_after(reached)
+            if reached < partition.next_offset and due < NEVER_US:
                 due_us = min(due, due_us or due)
     if due_us and not now < channel.aging_us <= due_us:
         channel.aging_us = due_us

@@ -8,6 +8,7 @@ from __future__ import annotations
 from mq.channel import Channel, Partition, Schedule
 from mq.cursor import Cursor
 from mq.group import Group
+from mq.ladder import LONG_AGO_US, NEVER_US
 from mq.producer import Answer, Producers
 from wal.pb.wal_pb2 import ChannelSnapshot, OffsetRange, Redelivered
 
@@ -46,7 +47,10 @@ def restore(snapshot: ChannelSnapshot, producers: Producers) -> Channel:
         partition.ladder.end_us = kept.end_timestamp_us
         partition.ladder.spacing = kept.mark_spacing or 1
         for mark in kept.marks:
-            partition.ladder.restore(mark.offset, mark.bytes, mark.timestamp_us)
+            partition.ladder.restore(mark.offset, mark.bytes, mark.timestamp_us, mark.expiry_us or NEVER_US)
+        partition.ladder.end_expiry_us = kept.end_expiry_us or NEVER_US
+        if LONG_AGO_US < partition.ladder.end_expiry_us < NEVER_US:
+            channel.has_ttl = channel.is_limited = True
         for damaged in kept.damaged:
             partition.damaged.add(damaged.start, damaged.end)
         channel.partitions.append(partition)
@@ -79,9 +83,10 @@ def _partition(partition: Partition) -> ChannelSnapshot.Partition:
         end_timestamp_us=partition.ladder.end_us,
         mark_spacing=partition.ladder.spacing,
         marks=[
-            ChannelSnapshot.Mark(offset=offset, bytes=size, timestamp_us=time_us)
-            for offset, size, time_us in partition.ladder
+            ChannelSnapshot.Mark(offset=offset, bytes=size, timestamp_us=time_us, expiry_us=expiry_us % NEVER_US)
+            for offset, size, time_us, expiry_us in partition.ladder
         ],
+        end_expiry_us=partition.ladder.end_expiry_us % NEVER_US,
     )
 
 

@@ -22,6 +22,7 @@ from wal import record as records
 from wal.pb import wal_pb2 as pb
 from wal.record import Carried, Record
 
+EXPIRED = "expired"  # the reason of a trim that the messages' own ttl made
 TRANSACTION = "\0"  # before a producer's name: its transactions are numbered apart from its publishes
 
 
@@ -111,6 +112,8 @@ class State(Store):
             return
         self._store(sequence, record, list(pieces), partition)
         channel = self.channels_by_id[record.channel_id]
+        if record.ttl_ms and not channel.has_ttl:
+            channel.has_ttl = channel.is_limited = True
         self._touch(channel)
         for part in record.parts:
             if part.producer:
@@ -233,15 +236,21 @@ class State(Store):
         partition = self._partition(record.channel_id, record.partition)
         if partition is None or record.start_offset <= partition.start_offset:
             return
+        gone = record.start_offset - partition.start_offset
         partition.trim(record.start_offset)
         buffer = partition.buffer
         while (
             len(buffer) and (first := next(iter(buffer))).end <= record.start_offset and first.sequence <= self.synced
         ):
             self.budget.drop_first(buffer)
-        for group in self.channels_by_id[record.channel_id].groups.values():
-            group.skipped += group.cursors[record.partition].advance(record.start_offset)
+        channel = self.channels_by_id[record.channel_id]
+        skips = [0 if channel.groups else gone]
+        for group in channel.groups.values():
+            skips.append(group.cursors[record.partition].advance(record.start_offset))
+            group.skipped += skips[-1]
             group.forget(record.partition, record.start_offset)
+        if record.reason == EXPIRED:
+            channel.expired += max(skips)
 
     def _expired(self, sequence: int, record: pb.Expired) -> None:
         channel = self._known(record.channel_id)

@@ -169,18 +169,18 @@ class Store:
             and not (last.deltas or record.offset_deltas)
         ):
             size = last.extend(record, pieces)
-            partition.ladder.end_us = max(partition.ladder.end_us, record.max_timestamp_us)
             partition.buffer.grow_last()
             self.budget.grow(size)
             batch = last
         else:
             batch = Batch(record, pieces, sequence, partition.buffer)
             size = batch.size
-            partition.ladder.note(batch.base, partition.bytes, record.max_timestamp_us)
+            partition.ladder.note(batch.base, partition.bytes)
             partition.buffer.append(batch)
             self.budget.add(batch)
             if sequence > self.synced:
                 self._unsynced.append((batch, partition))
+        partition.ladder.reach(record.max_timestamp_us, record.ttl_ms)
         partition.next_offset = batch.end
         partition.bytes += size
         if not partition.start_timestamp_us:

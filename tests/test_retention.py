@@ -18,7 +18,7 @@ from mq.command import (
     UpdateChannel,
 )
 from mq.errors import OffsetOutOfRange
-from mq.ladder import MOST, Ladder
+from mq.ladder import MOST, NEVER_US, Ladder
 from mq.limits import Limits
 from mq.retention import decide_retention
 from wal.pb.wal_pb2 import ChannelSettings, GroupSettings, Trimmed
@@ -189,6 +189,29 @@ def test_a_clock_that_jumps_backwards_trims_nothing_early() -> None:
     assert kept(hand) == range(2, 2)
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_expired_messages_are_trimmed_up_to_the_first_that_is_not(is_restarted: bool) -> None:
+    hand = HandBroker()
+    hand.ask(CreateChannel("a"))
+    hand.ask(CreateGroup("a", "g"))
+    hand.ask(publish("a", "0", "1", ttl_ms=1000))
+    hand.ask(publish("a", "2", ttl_ms=60_000))
+    hand.ask(publish("a", "3", ttl_ms=1000))
+    hand = hand.restart() if is_restarted else hand
+    hand.tick(999)
+    assert kept(hand) == range(4)
+    hand.tick(1001)
+    assert kept(hand) == range(2, 4)
+    hand.tick(60_000)
+    assert kept(hand) == range(4, 4)
+    info = hand.ask(DescribeChannel("a"))
+    assert (info.expired, hand.ask(DescribeGroup("a", "g")).skipped) == (4, 4)
+    hand.ask(publish("a", "for ever"))
+    hand.ask(publish("a", "5", ttl_ms=1000))
+    hand.tick(60_000)
+    assert kept(hand) == range(4, 6)
+
+
 def test_only_channels_that_may_be_due_are_looked_at() -> None:
     """The cost of a look does not grow with the channels that are quiet."""
     hand = HandBroker(limits=Limits(channel=ChannelSettings(max_age_ms=HOUR_MS)))
@@ -217,10 +240,14 @@ def test_marks_are_few_and_tell_no_lie(records: list[tuple[int, int, int]], trim
     ladder = Ladder()
     start = end = kept_bytes = now = 0
     before: list[tuple[int, int]] = []  # of each message: bytes before it, time
-    total = 0
+    total = latest = 0
+    expiries: list[int] = []  # of each message: the last of those up to it
     for count, size, pause in records:
         now += pause + 1
-        ladder.note(end, kept_bytes, now)
+        ladder.note(end, kept_bytes)
+        ladder.reach(now, pause)
+        latest = max(latest, now + pause * 1000 if pause else NEVER_US)
+        expiries += [latest] * count
         before += [(total + size * index // count, now) for index in range(count)]
         kept_bytes, total, end = kept_bytes + size, total + size, end + count
     for trim in trims:
@@ -230,7 +257,8 @@ def test_marks_are_few_and_tell_no_lie(records: list[tuple[int, int, int]], trim
     marks = list(ladder)
     assert len(marks) <= MOST
     assert 0 <= kept_bytes <= total
-    for offset, size, time_us in marks:
+    for offset, size, time_us, expiry_us in marks:
+        assert expiry_us == expiries[offset - 1]
         assert start < offset < end
         assert kept_bytes - size == total - before[offset][0]
         assert max(at for _, at in before[:offset]) == time_us

@@ -449,7 +449,7 @@ class SnapshotBegin(_message.Message):
 class ChannelSnapshot(_message.Message):
     __slots__ = ("channel_id", "name", "settings", "partitions", "groups", "producers", "schedules", "created_us")
     class Partition(_message.Message):
-        __slots__ = ("start_offset", "next_offset", "bytes", "start_timestamp_us", "damaged", "end_timestamp_us", "marks", "mark_spacing")
+        __slots__ = ("start_offset", "next_offset", "bytes", "start_timestamp_us", "damaged", "end_timestamp_us", "marks", "mark_spacing", "end_expiry_us")
         START_OFFSET_FIELD_NUMBER: _ClassVar[int]
         NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
         BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -458,6 +458,7 @@ class ChannelSnapshot(_message.Message):
         END_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
         MARKS_FIELD_NUMBER: _ClassVar[int]
         MARK_SPACING_FIELD_NUMBER: _ClassVar[int]
+        END_EXPIRY_US_FIELD_NUMBER: _ClassVar[int]
         start_offset: int
         next_offset: int
         bytes: int
@@ -466,16 +467,19 @@ class ChannelSnapshot(_message.Message):
         end_timestamp_us: int
         marks: _containers.RepeatedCompositeFieldContainer[ChannelSnapshot.Mark]
         mark_spacing: int
-        def __init__(self, start_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., bytes: _Optional[int] = ..., start_timestamp_us: _Optional[int] = ..., damaged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., end_timestamp_us: _Optional[int] = ..., marks: _Optional[_Iterable[_Union[ChannelSnapshot.Mark, _Mapping]]] = ..., mark_spacing: _Optional[int] = ...) -> None: ...
+        end_expiry_us: int
+        def __init__(self, start_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., bytes: _Optional[int] = ..., start_timestamp_us: _Optional[int] = ..., damaged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., end_timestamp_us: _Optional[int] = ..., marks: _Optional[_Iterable[_Union[ChannelSnapshot.Mark, _Mapping]]] = ..., mark_spacing: _Optional[int] = ..., end_expiry_us: _Optional[int] = ...) -> None: ...
     class Mark(_message.Message):
-        __slots__ = ("offset", "bytes", "timestamp_us")
+        __slots__ = ("offset", "bytes", "timestamp_us", "expiry_us")
         OFFSET_FIELD_NUMBER: _ClassVar[int]
         BYTES_FIELD_NUMBER: _ClassVar[int]
         TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+        EXPIRY_US_FIELD_NUMBER: _ClassVar[int]
         offset: int
         bytes: int
         timestamp_us: int
-        def __init__(self, offset: _Optional[int] = ..., bytes: _Optional[int] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
+        expiry_us: int
+        def __init__(self, offset: _Optional[int] = ..., bytes: _Optional[int] = ..., timestamp_us: _Optional[int] = ..., expiry_us: _Optional[int] = ...) -> None: ...
     class Group(_message.Message):
         __slots__ = ("group_id", "name", "settings", "cursors", "seen_us", "created_us", "skipped")
         GROUP_ID_FIELD_NUMBER: _ClassVar[int]
