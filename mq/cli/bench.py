@@ -86,7 +86,7 @@ def sub(**options: Any) -> None:
     with _channel(options) as spec:
         _share(spec, 1_000_000)
         clients = spec["clients"]
-        _run([{**spec, "work": "pub", "style": "many", "batch": 5_000, "msgs": spec["msgs"] * clients, "rate": 0}])
+        _run([{**spec, "work": "pub", "style": "send", "msgs": spec["msgs"] * clients, "rate": 0}])
         specs = [
             {**spec, "work": "sub", "group": f"bench-{number}", "msgs": spec["msgs"] * clients}
             for number in range(clients)

@@ -92,7 +92,7 @@ class AsyncProducer:
                 self._timer = self._loop.call_at(batch.due, self._on_time)
         index = batch.add(message)
         self._buffered += len(message)
-        if self._outbox.close_if_full(batch):
+        if self._outbox.close_if(batch):
             self._ready.append(batch)
             self._pump()
         return AsyncSent(batch, index)

@@ -143,8 +143,9 @@ class Outbox:
             batch = self._open[partition] = OutBatch(self._channel, partition, due)
         return batch
 
-    def close_if_full(self, batch: OutBatch) -> bool:
-        if batch.count < self._batch_messages and batch.bytes < self._batch_bytes:
+    def close_if(self, batch: OutBatch, is_due: bool = False) -> bool:
+        """Close a batch that is full, or due anyway; it is the caller's then."""
+        if not is_due and batch.count < self._batch_messages and batch.bytes < self._batch_bytes:
             return False
         self._open.pop(batch.partition, None)
         return True

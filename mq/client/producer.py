@@ -178,14 +178,15 @@ class Producer:
         batch = self._outbox.open_batch(partition, 0.0)
         if not batch.count:
             batch.due = time.monotonic() + self._linger
-            if not self._in_flight or self._linger:
+            if self._linger:
                 self._changed.notify_all()  # the thread looks after what lingers
         index = batch.add(messages, count)
         self._buffered += len(messages)
-        is_full = self._outbox.close_if_full(batch)
-        if is_full:
+        # Without a linger a lone message leaves in the thread that sends it; those after it gather until the answer.
+        is_ready = self._outbox.close_if(batch, not self._linger and not self._in_flight)
+        if is_ready:
             self._ready.append(batch)
-        return batch, index, is_full
+        return batch, index, is_ready
 
     def _close(self, partition: int | None) -> None:
         """What is open leaves now."""
@@ -237,7 +238,7 @@ class Producer:
             del self._in_flight[batch.sequence]
             if isinstance(answer, MqError):
                 self._failed.append((batch, answer))
-            if isinstance(answer, MqError) or self._ready or not self._in_flight:
+            if self._failed or self._ready or not (self._in_flight or self._linger):
                 self._changed.notify_all()
         if not isinstance(answer, MqError):
             self._finish(batch, answer)
