@@ -138,7 +138,11 @@ class Inbox:
         """So many bytes were read; the frames that are whole now. Raises FrameTooLong."""
         partial = self._partial
         if partial is None:
-            return self._split(bytes(memoryview(self._scratch)[:count]))
+            with memoryview(self._scratch) as scratch:
+                if count >= HEADER_BYTES and self._read_whole(scratch) > count:
+                    self._keep(scratch[:count])  # a large frame begins: no need to look for others
+                    return []
+                return self._split(bytes(scratch[:count]))
         self._filled += count
         if self._filled < len(partial):
             return []
@@ -163,21 +167,21 @@ class Inbox:
             frames.append((id_, code, flags, data[body:stop]))
             start = stop
         if start < end:
-            self._keep(data[start:])
+            self._keep(memoryview(data)[start:])
         return frames
 
-    def _keep(self, rest: bytes) -> None:
+    def _keep(self, rest: memoryview) -> None:
         """The beginning of a frame, perhaps not even its header."""
-        self._filled = len(rest)
-        self._partial = bytearray(rest)
-        if len(rest) < HEADER_BYTES:
-            self._whole = HEADER_BYTES
-            self._partial.extend(bytes(HEADER_BYTES - len(rest)))
-        else:
-            self._read_whole(rest)
-            self._grow(self._partial)
+        size = self._filled = len(rest)
+        self._whole = HEADER_BYTES if size < HEADER_BYTES else self._read_whole(rest)
+        self._partial = bytearray(self._room_for(size))
+        self._partial[:size] = rest
 
-    def _read_whole(self, header: bytes | bytearray) -> int:
+    def _room_for(self, filled: int) -> int:
+        """In proportion to what is there."""
+        return min(self._whole, GROWTH * max(filled, 1 << 10))
+
+    def _read_whole(self, header: memoryview | bytearray) -> int:
         length = int.from_bytes(header[:4], "little")
         if length > self.max_bytes:
             raise FrameTooLong(f"a frame of {length} bytes, {self.max_bytes} are allowed")
@@ -185,5 +189,6 @@ class Inbox:
         return self._whole
 
     def _grow(self, partial: bytearray) -> None:
-        """Make room for more, in proportion to what is there. A new buffer: a view of the old one may be out."""
-        self._partial = partial + bytes(min(self._whole, GROWTH * max(self._filled, 1 << 10)) - len(partial))
+        """Make room for more. A new buffer: a view of the old one may be out."""
+        self._partial = bytearray(self._room_for(self._filled))
+        self._partial[: len(partial)] = partial
