@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq.client import codec
+from mq.client.options import PublishOptions
+from mq.client.sequence import Sequence
 from mq.pb import mq_pb2 as pb
 
 contents = st.lists(st.binary(max_size=300), min_size=1, max_size=40)
@@ -69,6 +71,16 @@ def test_a_request_is_the_bytes_that_protobuf_writes(given_contents: list[bytes]
         expected.batch.messages.add(content=content)
     pieces = [codec.message(content) for content in given_contents]
     assert codec.publish_request(head.SerializeToString(), pieces) == expected.SerializeToString()
+
+
+@given(st.integers(0, 1 << 40), st.none() | st.integers(0, 1000), st.sampled_from([None, "os", "fsync"]))
+def test_a_request_head_made_once_says_the_same(number: int, partition: int | None, durability: str | None) -> None:
+    sequence = Sequence()
+    options = PublishOptions(partition, durability, ttl_ms=5)
+    for each in (number, number + 1):
+        made = pb.PublishBatchRequest.FromString(sequence.head("c", options, each))
+        assert made == pb.PublishBatchRequest.FromString(options.request("c", sequence.producer_id, each))
+        assert (made.sequence, made.HasField("partition")) == (each, partition is not None)
 
 
 @pytest.mark.parametrize("value", [1, None, 2.5])

@@ -178,7 +178,7 @@ class AsyncProducer:
 
     def _request(self, batch: OutBatch) -> bytes:
         options = self._options if batch.partition is None else self._options._replace(partition=batch.partition)
-        head = options.request(self.channel, self._sequence.producer_id, batch.sequence)
+        head = self._sequence.head(self.channel, options, batch.sequence)
         return codec.publish_request(head, batch.pieces)
 
     def _done(self, batch: OutBatch, answer: asyncio.Future[bytes]) -> None:

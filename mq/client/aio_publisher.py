@@ -73,7 +73,7 @@ class AsyncLane:
     async def _call(self, messages: list[bytes]) -> pb.PublishBatchResponse:
         sequence = self._sequence
         while True:
-            head = self._options.request(self._channel, sequence.producer_id, sequence.next)
+            head = sequence.head(self._channel, self._options, sequence.next)
             try:
                 data = await self._connection.call(PUBLISH_BATCH, codec.publish_request(head, messages), patient=True)
             except SequenceRefused:

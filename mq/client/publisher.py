@@ -124,7 +124,7 @@ class Lane:
     def _call(self, messages: list[bytes], timeout: float | None) -> pb.PublishBatchResponse:
         sequence = self._sequence
         for is_last in (False, True):
-            head = self._options.request(self._channel, sequence.producer_id, sequence.next)
+            head = sequence.head(self._channel, self._options, sequence.next)
             try:
                 data = self._connection.call(
                     PUBLISH_BATCH, codec.publish_request(head, messages), timeout=timeout, patient=True
