@@ -5,7 +5,6 @@ calls `Service`, sends what comes back and maps `MqError.status` to its own code
 and later identity and permissions, are checked here, once for all doors.
 """
 
-from mq.broker import Waiter
 from mq.service.api import METHODS, Kind, Method
 from mq.service.edge import Connection, Edge
 from mq.service.response import Delivery, Pieces
