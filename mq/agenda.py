@@ -17,6 +17,7 @@ from mq.owner import Owner
 from mq.pulls import Pulls
 from mq.readback import Readback
 from mq.retention import decide_retention
+from mq.scrubber import Scrubber
 from mq.settlement import decide_absence, decide_expiry
 from mq.store import Dying
 
@@ -32,6 +33,7 @@ class Agenda:
         self._readback = readback
         self._pulls = Pulls(owner, readback, self.arm)
         self._cleaner = Cleaner(owner)
+        self._scrubber = Scrubber(owner)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._housekeeping_at = 0.0
@@ -111,6 +113,7 @@ class Agenda:
             self._pulls.wake_orphans()
         self._retain(now)
         self._cleaner.step()
+        self._scrubber.step()
         self._owner.is_short_of_space = self._owner.log.usage().is_short_of_space
 
     def _retain(self, now: int) -> None:
