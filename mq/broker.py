@@ -16,11 +16,11 @@ from typing import Protocol
 from loguru import logger
 
 from mq.agenda import Agenda
-from mq.channel import Missing
+from mq.channel import Missing, Partition
 from mq.command import MEMORY, Command, CreateGroup, DeleteChannel, DeleteGroup, Publish, Pull, Seek, Transact
 from mq.commitqueue import CommitQueue, Done
 from mq.deciders import decide
-from mq.errors import MqError, Unavailable
+from mq.errors import MqError, ResourceExhausted, Unavailable
 from mq.limits import Limits
 from mq.owner import Clock, Owner
 from mq.publication import decide_publish
@@ -29,6 +29,8 @@ from mq.reply import PublishReply, PullReply
 from mq.snapshotter import Snapshotter
 from mq.state import State
 from wal.log import Log
+
+MOST_READ_BYTES = 32 << 20  # for one command; an answer, and so what is settled by one request, has far less
 
 __all__ = ["Broker", "Clock", "Done", "Recovered", "Waiter"]
 
@@ -267,10 +269,21 @@ class Broker:
         self._agenda.arm()
 
     async def _after_reading(self, command: Command, done: Done, missing: Missing) -> None:
-        """Read what is missing, then decide again, because the world went on meanwhile."""
+        """Read what is missing, then decide again, because the world went on meanwhile.
+
+        A command may need batches that lie apart, and a partition keeps one stretch of what was read: so it is read
+        from the first one on, and more each time.
+        """
+        first: dict[Partition, int] = {}
+        max_bytes = self.limits.read_bytes
         while True:
             try:
-                await self._readback.read(missing)
+                partition = missing.partition
+                first[partition] = min(missing.offset, first.get(partition, missing.offset))
+                if max_bytes > MOST_READ_BYTES:
+                    raise ResourceExhausted("these messages lie too far apart to be read together: name fewer at once")
+                await self._readback.read(Missing(partition, first[partition]), max_bytes)
+                max_bytes *= 2
                 if self.failed is not None:
                     raise self.failed
                 self._run(command, done)

@@ -29,6 +29,7 @@ class Missing(Exception):
         super().__init__(f"partition {partition.number} at {offset}")
         self.partition = partition
         self.offset = offset
+        self.reached: dict[int, int] = {}  # a reader's positions, behind what it need not look at again
 
 
 class Fetched:

@@ -7,7 +7,7 @@ channel at once, so a crash leaves a message in exactly one of the two places.
 from __future__ import annotations
 
 from mq.batch import Cut
-from mq.channel import DLQ_SUFFIX, Channel, Partition
+from mq.channel import DLQ_SUFFIX, Channel, Missing, Partition
 from mq.decision import Decision
 from mq.errors import InvalidArgument
 from mq.group import Group
@@ -109,6 +109,13 @@ def decide_burial(state: State, dying: Dying, now: int) -> Decision:
     cursor = group.cursors[dying.partition]
     for start, end in cursor.retries.within(dying.start, dying.end):
         retry = cursor.retries.at(start)
-        if retry is not None and retry.count == dying.delivery_count:
+        if retry is None or retry.count != dying.delivery_count:
+            continue
+        try:
             burial.add(group, channel.partitions[dying.partition], start, end, retry.count, EXHAUSTED)
+        except Missing:
+            if not burial.records():
+                raise
+            state.dying.append(dying)  # what was found goes first, and is not needed again for the rest
+            break
     return Decision(burial.records(), None)

@@ -104,8 +104,9 @@ def decide_read(state: State, command: Pull, now: int) -> Decision:
             _read_partition(channel.partitions[number], offset, answer, following, now)
         except DataLoss as loss:
             answer.loss = answer.loss or loss
-        except Missing:
+        except Missing as missing:
             if not answer.batches:
+                missing.reached = following
                 raise
             break
     if answer.batches:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mq.channel import Missing, Partition
-from mq.command import CreateGroup, Pull
+from mq.command import CreateGroup, Position, Pull
 from mq.commitqueue import Done
 from mq.deciders import decide, decide_pull
 from mq.delivery import resolve
@@ -83,6 +83,10 @@ class Pulls:
         try:
             reply = self._pull(poll.pull)
         except Missing as missing:
+            if missing.reached:
+                # What has expired is passed over once: reading it again for each batch behind it would never end.
+                places = [Position(number, missing.reached[number]) for number, _ in poll.pull.positions]
+                poll.pull = replace(poll.pull, positions=places)
             self._polls.remove(poll)
             self._owner.spawn(self._pull_after_reading(poll, missing))
             return True

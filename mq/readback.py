@@ -23,11 +23,11 @@ class Readback:
         self._log = log
         self._state = state
 
-    async def read(self, missing: Missing) -> None:
+    async def read(self, missing: Missing, max_bytes: int = 0) -> None:
         """Make the batch at an offset available, or note that it is lost. Raises Unavailable."""
         partition, offset = missing.partition, missing.offset
         try:
-            found = await self._read(partition, offset, self._state.limits.read_bytes)
+            found = await self._read(partition, offset, max_bytes or self._state.limits.read_bytes)
         except CorruptSegment:
             partition.unreadable.add(offset, await self._damage_end(partition, offset))
             return

@@ -79,7 +79,7 @@ class _Redrive:
                 self._partition.check_readable(self.offset)
                 self._slice(most - self.moved - self.left)
             except Missing:
-                if not (self.moved or self.left):
+                if not (self.moved or self.left or self._gone):
                     raise
                 break
 
