@@ -16,10 +16,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from mq.command import (
     Ack,
+    CancelSchedule,
     CreateChannel,
     CreateGroup,
     Extend,
     Leave,
+    ListSchedules,
     Nack,
     Position,
     Pull,
@@ -32,7 +34,7 @@ from mq.command import (
 )
 from mq.errors import LeaseLost, SequenceRefused
 from mq.limits import Limits
-from wal.pb.wal_pb2 import Batch, GroupSettings
+from wal.pb.wal_pb2 import Batch, ChannelSettings, GroupSettings
 
 CHANNELS = ["a", "b"]
 GROUPS = ["g", "h"]
@@ -40,6 +42,8 @@ MEMBERS = ["m", "n"]
 BACKOFF_MS = 1000
 ACK_WAIT_MS = 30_000
 MAX_DELIVER = 3
+MOST = {"a": 0, "b": 25}  # messages that a channel keeps; 0: all
+TTL_MS = 1500
 
 
 def new_group(start: int) -> dict[str, Any]:
@@ -55,6 +59,8 @@ class Model:
         self.groups: dict[tuple[str, str], dict[str, Any]] = {}
         self.dead: dict[str, list[tuple[str, int, str]]] = {name: [] for name in CHANNELS}
         self.producers: dict[tuple[str, str], list[tuple[list[str], int]]] = {}
+        self.expiry: dict[str, dict[int, int]] = {name: {} for name in CHANNELS}  # offset to time
+        self.delayed: list[tuple[int, int, str, str]] = []  # due, id, channel, content
 
 
 class BrokerMachine(RuleBasedStateMachine):
@@ -81,7 +87,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.number = 0
         self.saved: dict[int, Model] = {}
         for name in CHANNELS:
-            self.hand.ask(CreateChannel(name))
+            self.hand.ask(CreateChannel(name, settings=ChannelSettings(max_messages=MOST[name])))
             self.hand.ask(CreateGroup(name, "g"))
             self.model.groups[name, "g"] = new_group(0)
             self.save()
@@ -111,7 +117,35 @@ class BrokerMachine(RuleBasedStateMachine):
             and offset not in out
             and group["not_before"].get(offset, 0) <= self.now()
             and group["count"].get(offset, 0) < MAX_DELIVER
+            and not self.has_expired(channel, offset)
         }
+
+    def has_expired(self, channel: str, offset: int) -> bool:
+        return self.model.expiry[channel].get(offset, self.now() + 1) <= self.now()
+
+    def publish_due(self) -> None:
+        """Delayed messages get their offsets when their time has come, in that order."""
+        due = sorted(item for item in self.model.delayed if item[0] <= self.now())
+        for item in due:
+            self.model.delayed.remove(item)
+            self.model.messages[item[2]].append(item[3])
+
+    def follow_trims(self) -> None:
+        """Retention may have acted: only on what has expired or is too much."""
+        for channel in CHANNELS:
+            start = self.hand.state.channels[channel].partitions[0].start_offset
+            end = len(self.model.messages[channel])
+            for offset in range(self.model.trimmed[channel], start):
+                assert self.has_expired(channel, offset) or (MOST[channel] and offset < end - MOST[channel])
+            if start > self.model.trimmed[channel]:
+                self.trim(channel, start)
+
+    def trim(self, channel: str, start: int) -> None:
+        self.model.trimmed[channel] = start
+        for (of, _), out in self.out.items():
+            if of == channel:
+                for offset in [offset for offset in out if offset < start]:
+                    del out[offset]
 
     def came_back(self, channel: str, name: str, given: list[int], not_before: int) -> None:
         """A delivery ended without an ack."""
@@ -140,6 +174,8 @@ class BrokerMachine(RuleBasedStateMachine):
                 given = [offset for offset, holder in out.items() if holder == receipt]
                 self.came_back(channel, name, sorted(given), self.now() + BACKOFF_MS * 1000)
             del self.until[receipt]
+        self.publish_due()
+        self.follow_trims()
 
     # ------------------------------------------------------------ publishing
 
@@ -171,6 +207,30 @@ class BrokerMachine(RuleBasedStateMachine):
         self.hand.settle()
         self.save()
         assert [answers[0].base_offset for answers, _ in asked] == [base for _, base in asked]
+
+    @rule(channel=st.sampled_from(CHANNELS), size=st.integers(1, 3))
+    def publish_for_a_while(self, channel: str, size: int) -> None:
+        texts = [f"{channel}{self.number + index}" for index in range(size)]
+        self.number += size
+        base = self.hand.ask(publish(channel, *texts, ttl_ms=TTL_MS)).base_offset
+        self.model.messages[channel] += texts
+        self.model.expiry[channel] |= dict.fromkeys(range(base, base + size), self.now() + TTL_MS * 1000)
+        self.save()
+
+    @rule(channel=st.sampled_from(CHANNELS), delay=st.sampled_from([500, 2000, 40_000]))
+    def publish_later(self, channel: str, delay: int) -> None:
+        text = f"{channel}{self.number}"
+        self.number += 1
+        number = self.hand.ask(publish(channel, text, delay_ms=delay)).schedule_id
+        self.model.delayed.append((self.now() + delay * 1000, number, channel, text))
+        self.save()
+
+    @rule(which=st.integers(0, 5))
+    def cancel(self, which: int) -> None:
+        if which < len(self.model.delayed):
+            _, number, channel, _ = self.model.delayed.pop(which)
+            self.hand.ask(CancelSchedule(channel, number))
+            self.save()
 
     @rule(channel=st.sampled_from(CHANNELS), producer=st.sampled_from("pq"), back=st.integers(-1, 3))
     def publish_as_producer(self, channel: str, producer: str, back: int) -> None:
@@ -367,11 +427,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if before <= self.model.trimmed[channel]:
             return
         self.hand.ask(PurgeChannel(channel, before_offset=before))
-        self.model.trimmed[channel] = before
-        for (of, _), out in self.out.items():
-            if of == channel:
-                for offset in [offset for offset in out if offset < before]:
-                    del out[offset]
+        self.trim(channel, before)
         self.save()
 
     @rule(lease=leases, to=st.sampled_from(CHANNELS), stale=st.booleans())
@@ -439,6 +495,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.out, self.until, self.free, self.high = {}, {}, {}, {}
         self.saved = {}
         self.hand.settle()
+        self.follow_trims()
         self.save()
         self.check_contents()
 
@@ -455,25 +512,43 @@ class BrokerMachine(RuleBasedStateMachine):
         self.save()
         for channel in CHANNELS:
             seen = self.read_all(channel)
-            assert seen == self.model.messages[channel][self.model.trimmed[channel] :]
-            if self.model.dead[channel]:
-                assert sorted(self.read_all(channel + ".dlq")) == sorted(
-                    text for text, _, _ in self.model.dead[channel]
-                )
+            assert seen == [
+                text
+                for offset, text in enumerate(self.model.messages[channel])
+                if offset >= self.model.trimmed[channel] and not self.has_expired(channel, offset)
+            ]
+            self.check_dead(channel)
+            planned = self.hand.ask(ListSchedules(channel)).schedules
+            assert [(at.due_us, at.schedule_id) for at in planned] == sorted(
+                (due, number) for due, number, of, _ in self.model.delayed if of == channel
+            )
         for (channel, name), group in self.model.groups.items():
             cursor = self.hand.state.channels[channel].groups[name].cursors[0]
             for offset in range(max(group["start"], self.model.trimmed[channel]), len(self.model.messages[channel])):
-                assert cursor.is_done(offset) == (offset in group["acked"]), offset
+                if offset not in self.model.expiry[channel]:
+                    assert cursor.is_done(offset) == (offset in group["acked"]), offset
             waiting = {
                 offset: (retry.count, retry.not_before_us)
                 for retry in cursor.retries
                 for offset in range(retry.start, retry.end)
+                if offset not in self.model.expiry[channel]
             }
             assert waiting == {
                 offset: (count, group["not_before"][offset])
                 for offset, count in group["count"].items()
-                if offset not in group["acked"] and offset >= self.model.trimmed[channel]
+                if offset not in group["acked"]
+                and offset >= self.model.trimmed[channel]
+                and offset not in self.model.expiry[channel]
             }
+
+    def check_dead(self, channel: str) -> None:
+        """A message that may expire may do so in one group's hands while another still has to bury it."""
+        if self.model.dead[channel]:
+            brief = {self.model.messages[channel][offset] for offset in self.model.expiry[channel]}
+            found = self.read_all(channel + ".dlq") if channel + ".dlq" in self.hand.state.channels else []
+            assert sorted(text for text in found if text not in brief) == sorted(
+                text for text, _, _ in self.model.dead[channel] if text not in brief
+            )
 
     def read_all(self, channel: str) -> list[str]:
         found: list[str] = []
