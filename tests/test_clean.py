@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from handbroker import HandBroker, all_stopped, contents, durable, publish, receipts
 from logowner import HandClock as LogClock
 from modeldisk import ModelDisk
+from waiting import Marks
 from walsample import published
 
 from mq.command import Ack, CreateChannel, CreateGroup, DeleteChannel, Pull, PurgeChannel
@@ -190,6 +192,40 @@ def test_a_power_cut_at_any_step_leaves_the_old_or_the_new_and_loses_nothing() -
         again.append([published(40, channel=FAST)])
         again.pump()
         assert bases(again, FAST, 40) == [40]
+
+
+def test_a_running_log_is_cleaned_between_its_groups_while_others_read_and_write(tmp_path: Path) -> None:
+    log = FileLog.open(tmp_path / "log", SMALL)
+    marks = Marks()
+    log.start(marks.on_marks, marks.on_failure)
+    fill_running(log, range(100))
+    marks.wait_synced(log.last_sequence)
+
+    async def everything() -> int:
+        freed = 0
+        for base in range(100, 160):
+            cleaned, slow, _ = await asyncio.gather(
+                log.clean(Kept(fast=95), 1 << 14), log.read(SLOW, 0, 0, 1 << 20), log.read(FAST, 0, 95, 1 << 20)
+            )
+            freed += cleaned
+            assert [found.base_offset for found in slow][:13] == list(range(13))
+            fill_running(log, [base])
+        return freed
+
+    assert asyncio.run(everything()) > 20_000
+    marks.wait_synced(log.last_sequence)
+    assert bases(log, FAST, 95) == list(range(95, 160))
+    log.close()
+    assert verify(str(tmp_path / "log")).is_intact
+
+
+def fill_running(log: FileLog, rounds: Iterable[int]) -> None:
+    for base in rounds:
+        log.append([published(base, b"f" * 300, channel=FAST)])
+        if base % 8 == 0:
+            log.append([published(base // 8, b"s", channel=SLOW)])
+        if base % 10 == 0:
+            snapshot_run(log)
 
 
 # ---------------------------------------------------------------- with a broker
