@@ -110,6 +110,10 @@ def test_a_delayed_message_has_no_offset_and_comes_later(client: mq.Client, chan
     later = client.publish(channel, b"later", delay_ms=300)
     client.publish(channel, b"now")
     assert later.schedule_id
+    never = client.publish(channel, b"never", delay_ms=100)
+    client.cancel_schedule(channel, never.schedule_id)
+    with pytest.raises(mq.ScheduleNotFound):
+        client.cancel_schedule(channel, never.schedule_id)
     reader = iter(client.read(channel))
     assert [next(reader).content, next(reader).content] == [b"now", b"later"]
 

@@ -45,7 +45,7 @@ def restarted(tmp_path: Path) -> Iterator[Restarted]:
 def test_a_broker_killed_in_the_middle_loses_nothing_and_doubles_no_publish(restarted: Restarted) -> None:
     with mq.Client(restarted.proxy.address) as client:
         client.create_channel("c")
-        client.create_group("c", "g", ack_wait_ms=1_000, backoff_ms=[1])
+        client.create_group("c", "g", ack_wait_ms=10_000, backoff_ms=[1])
         total, kills = 20_000, 3
         acked: list[bytes] = []
         is_over = threading.Event()

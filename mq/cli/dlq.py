@@ -13,9 +13,6 @@ from mq.cli.option import RATE, confirm, connect, force_option, output_option, s
 from mq.cli.sub import _formatted, _json_line, _lines, copy
 
 SUFFIX = ".dlq"
-REDRIVE_GROUP = "mq-redrive"
-ORIGIN = "mq-origin-channel"
-OWN_HEADERS = ("mq-origin-", "mq-delivery-count", "mq-reason")
 
 
 @click.group(short_help="look after dead-letter channels")
@@ -51,27 +48,29 @@ def view(channel: str, last: int, as_json: bool, server: str | None) -> None:
 @dlq.command(short_help="send dead letters back")
 @click.argument("channel")
 @click.option("--rate", type=RATE, metavar="N/s", help="at most so many a second")
+@click.option("--to", default="", metavar="CHANNEL", help="to this channel, not where each came from")
+@click.option("--reason", default="", help="only those that died of this")
 @server_option
-def redrive(channel: str, rate: float | None, server: str | None) -> None:
+def redrive(channel: str, rate: float | None, to: str, reason: str, server: str | None) -> None:
     """Publish the dead letters of CHANNEL again where they came from, each once.
 
     \b
     Example:
       mq dlq redrive orders --rate 100/s
     """
-    done, begin = 0, time.monotonic()
-    with connect(server) as client, client.consumer(channel + SUFFIX, REDRIVE_GROUP, batch_size=100) as consumer:
-        while found := consumer.fetch(1 if rate else 100):
-            with client.transaction() as tx:  # back there and done here, or neither
-                for message in found:
-                    headers = dict(message.raw_headers)
-                    kept = {name: value for name, value in headers.items() if not name.startswith(OWN_HEADERS)}
-                    tx.publish(headers.get(ORIGIN, channel.encode()).decode(), message.content, message.key, kept)
-                tx.ack(found)
-            done += len(found)
-            if rate and (ahead := begin + done / rate - time.monotonic()) > 0:
+    moved = looked = left = offset = 0
+    begin = time.monotonic()
+    step = max(1, round(rate / 10)) if rate else 0
+    with connect(server) as client:
+        while True:
+            found = client.redrive(channel, to=to, reason=reason, max_messages=step, start_offset=offset)
+            moved, left, offset = moved + found.moved, left + found.left, found.next_offset
+            looked += found.moved + found.left
+            if found.done:
+                break
+            if rate and (ahead := begin + looked / rate - time.monotonic()) > 0:
                 time.sleep(ahead)
-    say(f"{done:,} dead letters are back in their channels")
+    say(f"{moved:,} dead letters are sent back" + (f", {left:,} stay" if left else ""))
 
 
 @dlq.command(short_help="drop dead letters")

@@ -77,6 +77,20 @@ class Admin:
         asked = request.purge(channel, before_offset, partition)
         return pb.PurgeChannelResponse.FromString(self._call(ADMIN + "PurgeChannel", asked)).purged
 
+    def redrive(
+        self, channel: str, *, to: str = "", reason: str = "", max_messages: int = 0, start_offset: int = 0
+    ) -> pb.RedriveResponse:
+        """Send a slice of the dead letters of a channel back, each once; go on at `next_offset` until it is `done`."""
+        asked = pb.RedriveRequest(
+            channel=channel + ".dlq", to=to, reason=reason, max_messages=max_messages, start_offset=start_offset
+        )
+        return pb.RedriveResponse.FromString(self._call(ADMIN + "Redrive", asked.SerializeToString()))
+
+    def cancel_schedule(self, channel: str, schedule_id: int) -> None:
+        """A delayed message is not delivered after all. Raises ScheduleNotFound where it is out already."""
+        asked = pb.CancelScheduleRequest(channel=channel, schedule_id=schedule_id)
+        self._call(ADMIN + "CancelSchedule", asked.SerializeToString())
+
     # ------------------------------------------------------------ groups
 
     def create_group(

@@ -91,6 +91,11 @@ class AsyncConnection:
                 self._transport = transport
             return self._transport
 
+    @property
+    def start_id(self) -> str:
+        """Of the start of the broker that is connected; empty where the transport does not tell."""
+        return str(getattr(getattr(self._transport, "welcome", None), "start_id", ""))
+
     def check_usable(self) -> None:
         """Raises Unavailable."""
         if self._pid != os.getpid():

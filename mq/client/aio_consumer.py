@@ -212,7 +212,7 @@ class AsyncConsumer:
     async def _pull(self, count: int, wait: float, timeout: float) -> Pulled:
         data = await self._own.call(PULL, self._as.pull.request(count, wait), wait=wait, timeout=timeout)
         pulled = self._as.pull.answer(data, self._as.codec)
-        self._keeper.hold(pulled.deliveries)
+        self._keeper.hold(pulled.deliveries, self._own.start_id)
         return pulled
 
     async def _stop_fetching(self) -> None:

@@ -29,6 +29,7 @@ class AsyncKeeper:
         self._book = Book()
         self._unsent: list[Settlement] = []
         self._wake = asyncio.Event()
+        self._extend_at = float("inf")
         self._sending = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -59,10 +60,11 @@ class AsyncKeeper:
 
     # ------------------------------------------------------------ a consumer's side
 
-    def hold(self, deliveries: Sequence[Delivery]) -> None:
+    def hold(self, deliveries: Sequence[Delivery], start_id: str) -> None:
         """These came; they are kept until they are settled."""
         for delivery in deliveries:
             delivery.ledger = self
+            delivery.start_id = start_id
             self._book.hold(delivery)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -78,6 +80,7 @@ class AsyncKeeper:
             while self._unsent:
                 await self._settle(self._unsent[0])
                 self._unsent.pop(0)
+                await self._extend_all()  # many refused acks must not cost the leases of what came since
 
     async def close(self) -> None:
         """Send what waits, and stop. Idempotent."""
@@ -90,8 +93,7 @@ class AsyncKeeper:
     # ------------------------------------------------------------ the task
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        extend_at = loop.time() + self._extend_seconds
+        self._extend_at = asyncio.get_running_loop().time() + self._extend_seconds
         while True:
             try:
                 async with asyncio.timeout(ACK_SECONDS):
@@ -101,23 +103,30 @@ class AsyncKeeper:
             self._wake.clear()
             try:
                 await self.flush()
-                if loop.time() >= extend_at:
-                    extend_at = loop.time() + self._extend_seconds
-                    for each in self._book.extensions():
-                        await self._settle(each)
+                await self._extend_all()
             except MqError as error:
                 log.warning("mq: acks wait: %s", error)
                 await self._connection.pause(0.2)
+
+    async def _extend_all(self) -> None:
+        """Where it is time."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._extend_at:
+            self._extend_at = now + self._extend_seconds
+            for each in self._book.extensions():
+                await self._settle(each)
 
     async def _settle(self, settlement: Settlement) -> None:
         try:
             await self._connection.call(f"mq.MQService/{settlement.act}", settlement.request(*self._name))
         except LeaseLost:
-            if len(settlement.receipts) > 1:
-                for each in settlement.one_by_one():
+            new, old = settlement.of_start(self._connection.start_id)
+            self._lose(old)  # a broker that was started again knows none of these: asking for each would take long
+            if len(new.receipts) == 1 and not old.receipts:
+                self._lose(new)
+            elif new.receipts:
+                for each in [new] if old.receipts else new.halves():
                     await self._settle(each)
-                return
-            self._lose(settlement)
         except MqError as error:
             if error.retryable:
                 raise

@@ -17,10 +17,11 @@ from mq.client.options import PublishOptions
 from mq.client.outbox import OutBatch, Outbox, Sent
 from mq.client.producer import IN_FLIGHT
 from mq.client.publisher import PUBLISH_BATCH
+from mq.client.resend import resend
 from mq.client.sequence import Sequence
 from mq.client.transport import TimedOut, same
 from mq.client.value import Codec, key_of, message_of
-from mq.errors import InvalidArgument, MqError, SequenceRefused, Unavailable
+from mq.errors import InvalidArgument, MqError, Unavailable
 
 
 class AsyncSent(Sent):
@@ -219,32 +220,20 @@ class AsyncProducer:
 
     async def _recover(self) -> None:
         """Nothing is in flight: send what failed once more, in order, until each has its outcome."""
-        failed = sorted(self._failed, key=lambda item: item[0].sequence)
-        if isinstance(failed[0][1], SequenceRefused):  # nothing failed before it: the broker has forgotten us
-            self._sequence.renew()
-            for batch, _ in failed:
-                batch.sequence = self._sequence.next
-                self._sequence.next += 1
-        is_unknown: MqError | None = None
-        refused = 0
-        for batch, error in failed:
-            outcome = is_unknown or await self._again(batch, batch.sequence - refused, error)
-            if isinstance(outcome, MqError):
-                refused += 1
-                is_unknown = outcome if outcome.retryable else None
-            self._finish(batch, outcome)
+        plan = resend(list(self._failed), self._sequence, self._finish)
+        batch = next(plan, None)
+        while batch is not None:
+            outcome = await self._again(batch)
+            try:
+                batch = plan.send(outcome)
+            except StopIteration:
+                break
         self._failed.clear()
-        self._sequence.next -= refused
-        if is_unknown is not None:
-            self._sequence.renew()
         self._recovery = None
         self._pump()
 
-    async def _again(self, batch: OutBatch, sequence: int, error: MqError) -> bytes | MqError:
-        if not error.retryable and not isinstance(error, SequenceRefused):
-            return error
-        batch.sequence = sequence
+    async def _again(self, batch: OutBatch) -> bytes | MqError:
         try:
             return await self._connection.call(PUBLISH_BATCH, self._request(batch), patient=True)
-        except MqError as again:
-            return again
+        except MqError as error:
+            return error

@@ -274,7 +274,7 @@ class Consumer:
     def _pull(self, count: int, wait: float, timeout: float) -> Pulled:
         data = self._own.call(PULL, self._as.pull.request(count, wait), wait=wait, timeout=timeout)
         pulled = self._as.pull.answer(data, self._as.codec)
-        self._keeper.hold(pulled.deliveries)
+        self._keeper.hold(pulled.deliveries, self._own.start_id)
         return pulled
 
     def _check_waiting(self) -> None:

@@ -38,6 +38,7 @@ class Keeper:
         self._is_closing = False
         self._is_sending = False
         self._ack_by = 0.0  # 0: nothing waits
+        self._extend_at = float("inf")
         self.lost = 0  # messages whose lease was gone when they were acked
 
     # ------------------------------------------------------------ Ledger
@@ -72,11 +73,12 @@ class Keeper:
 
     # ------------------------------------------------------------ a consumer's side
 
-    def hold(self, deliveries: Sequence[Delivery]) -> None:
+    def hold(self, deliveries: Sequence[Delivery], start_id: str) -> None:
         """These came; they are kept until they are settled."""
         with self._lock:
             for delivery in deliveries:
                 delivery.ledger = self
+                delivery.start_id = start_id
                 self._book.hold(delivery)
             if self._thread is None and not self._is_closing:
                 self._thread = threading.Thread(target=self._run, name="mq-consumer-keeper", daemon=True)
@@ -123,20 +125,18 @@ class Keeper:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        extend_at = time.monotonic() + self._extend_seconds
+        self._extend_at = time.monotonic() + self._extend_seconds
         while True:
             with self._lock:
-                while not self._is_due() and time.monotonic() < extend_at:
-                    until = min(extend_at, self._ack_by or extend_at)
+                while not self._is_due() and time.monotonic() < self._extend_at:
+                    until = min(self._extend_at, self._ack_by or self._extend_at)
                     self._changed.wait(max(0.0, until - time.monotonic()))
                 if self._is_closing:
                     return
             try:
                 if self._is_due():
                     self._send_all(None)
-                if time.monotonic() >= extend_at:
-                    extend_at = time.monotonic() + self._extend_seconds
-                    self._extend_all()
+                self._extend_all()
             except MqError as error:
                 log.warning("mq: acks wait: %s", error)
                 self._connection.pause(0.2)
@@ -146,7 +146,11 @@ class Keeper:
         return self._is_closing or is_full or 0 < self._ack_by <= time.monotonic()
 
     def _extend_all(self) -> None:
+        """Where it is time."""
+        if time.monotonic() < self._extend_at:
+            return
         with self._lock:
+            self._extend_at = time.monotonic() + self._extend_seconds
             extensions = self._book.extensions()
         for each in extensions:
             self._settle(each)
@@ -160,6 +164,7 @@ class Keeper:
             while self._unsent:
                 self._settle(self._unsent[0], timeout)
                 self._unsent.pop(0)
+                self._extend_all()  # many refused acks must not cost the leases of what came since
         finally:
             with self._lock:
                 self._is_sending = False
@@ -172,11 +177,13 @@ class Keeper:
         try:
             self._connection.call(f"mq.MQService/{settlement.act}", settlement.request(*self._name), timeout=timeout)
         except LeaseLost:
-            if len(settlement.receipts) > 1:
-                for each in settlement.one_by_one():
+            new, old = settlement.of_start(self._connection.start_id)
+            self._lose(old)  # a broker that was started again knows none of these: asking for each would take long
+            if len(new.receipts) == 1 and not old.receipts:
+                self._lose(new)
+            elif new.receipts:
+                for each in [new] if old.receipts else new.halves():
                     self._settle(each, timeout)
-                return
-            self._lose(settlement)
         except MqError as error:
             if error.retryable:
                 raise

@@ -76,6 +76,7 @@ class Delivery:
         "partition",
         "receipt",
         "settled",
+        "start_id",
         "timestamp_us",
         "unsettled",
     )
@@ -92,6 +93,7 @@ class Delivery:
         self.receipt = pulled.receipt
         self.delivery_count = pulled.delivery_count
         self.ledger: Ledger | None = None  # what keeps book of its acks; None: nothing was leased
+        self.start_id = ""  # of the start of the broker that delivered it, where the transport tells
         self.settled: bytearray | None = None  # made with the first message that is settled alone
         self.unsettled = pulled.count
         self.is_lost = False

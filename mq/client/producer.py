@@ -23,10 +23,11 @@ from mq.client.connection import Connection
 from mq.client.options import PublishOptions
 from mq.client.outbox import OutBatch, Outbox, Sent
 from mq.client.publisher import PUBLISH_BATCH
+from mq.client.resend import resend
 from mq.client.sequence import Sequence
 from mq.client.transport import TimedOut, same
 from mq.client.value import Codec, key_of, message_of
-from mq.errors import InvalidArgument, MqError, SequenceRefused, Unavailable
+from mq.errors import InvalidArgument, MqError, Unavailable
 
 IN_FLIGHT = 8  # batches; far below the 64 that a broker recognises a retry among
 
@@ -291,37 +292,18 @@ class Producer:
         """Nothing is in flight: send what failed once more, in order, until each has its outcome."""
         with self._sending:
             with self._lock:
-                failed = sorted(self._failed, key=lambda item: item[0].sequence)
-            if isinstance(failed[0][1], SequenceRefused):  # nothing failed before it: the broker has forgotten us
-                self._renumber([batch for batch, _ in failed])
-            is_unknown: MqError | None = None
-            refused = 0
-            for batch, error in failed:
-                outcome = is_unknown or self._again(batch, batch.sequence - refused, error)
-                if isinstance(outcome, MqError):
-                    refused += 1
-                    if outcome.retryable:  # the time is over: it may be stored, and so may those after it
-                        is_unknown = outcome
-                self._finish(batch, outcome)
+                plan = resend(list(self._failed), self._sequence, self._finish)
+            batch = next(plan, None)
+            while batch is not None:
+                try:
+                    batch = plan.send(self._again(batch))
+                except StopIteration:
+                    break
             with self._lock:
                 self._failed.clear()
-                self._sequence.next -= refused
-                if is_unknown is not None:
-                    self._sequence.renew()
 
-    def _renumber(self, batches: list[OutBatch]) -> None:
-        """None of these is stored: start over under another name."""
-        self._sequence.renew()
-        for batch in batches:
-            batch.sequence = self._sequence.next
-            self._sequence.next += 1
-
-    def _again(self, batch: OutBatch, sequence: int, error: MqError) -> bytes | MqError:
-        """One batch again, under its number or, where one before it was refused for good, under the one now free."""
-        if not error.retryable and not isinstance(error, SequenceRefused):
-            return error
-        batch.sequence = sequence
+    def _again(self, batch: OutBatch) -> bytes | MqError:
         try:
             return self._connection.call(PUBLISH_BATCH, self._request(batch), patient=True)
-        except MqError as again:
-            return again
+        except MqError as error:
+            return error

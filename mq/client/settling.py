@@ -59,10 +59,22 @@ class Settlement(NamedTuple):
             ).SerializeToString()
         return pb.AckRequest(channel=channel, group=group, member=member, receipts=self.receipts).SerializeToString()
 
-    def one_by_one(self) -> list[Settlement]:
-        """The same in requests of one receipt: one that is refused takes no other with it."""
-        pairs = zip(self.receipts, self.deliveries, strict=True)
-        return [self._replace(receipts=[receipt], deliveries=[delivery]) for receipt, delivery in pairs]
+    def halves(self) -> list[Settlement]:
+        """The same in two requests: a receipt that is refused takes all others of its request with it."""
+        middle = len(self.receipts) // 2
+        return [self._part(0, middle), self._part(middle, len(self.receipts))]
+
+    def of_start(self, start_id: str) -> tuple[Settlement, Settlement]:
+        """What was delivered by this start of the broker, and what by an earlier one, which knows none of it."""
+        pairs = list(zip(self.receipts, self.deliveries, strict=True))
+        new = [pair for pair in pairs if pair[1].start_id == start_id]
+        return self._of(new), self._of([pair for pair in pairs if pair[1].start_id != start_id])
+
+    def _part(self, start: int, end: int) -> Settlement:
+        return self._replace(receipts=self.receipts[start:end], deliveries=self.deliveries[start:end])
+
+    def _of(self, pairs: list[tuple[pb.Receipt, Delivery]]) -> Settlement:
+        return self._replace(receipts=[each for each, _ in pairs], deliveries=[each for _, each in pairs])
 
 
 class Book:
