@@ -219,7 +219,8 @@ class Writer:
             return
         live = self._live
         buffers = self._buffers if len(self._buffers) <= JOIN_ABOVE else [b"".join(self._buffers)]
-        self._patiently(lambda: self._write_or_cut(live.fd, buffers, live.position))
+        if not self._write_at_once(live.fd, buffers, live.position):
+            self._patiently(lambda: self._write_or_cut(live.fd, buffers, live.position))
         live.position += self._buffered
         live.frames += len(self._crcs)
         live.rolling_crc = roll(live.rolling_crc, self._crcs)
@@ -244,6 +245,16 @@ class Writer:
             size = min(live.zeroed, self._disk.size(live.fd)) - live.position
             if size > 0:
                 self._disk.write(live.fd, [_ZEROS[:size]], live.position)
+
+    def _write_at_once(self, fd: int, buffers: list[bytes], position: int) -> bool:
+        """One call, as nearly always; False where it did not take everything, and has to be done with patience."""
+        try:
+            return self._disk.write(fd, buffers, position) == self._buffered
+        except OSError as error:
+            self._disk.truncate(fd, position)
+            if error.errno not in FULL:
+                raise
+            return False
 
     def _write_or_cut(self, fd: int, buffers: list[bytes], position: int) -> None:
         """A failed write leaves nothing behind it: the next try, or recovery, finds zeros there."""
