@@ -148,15 +148,22 @@ class Broker:
         if self.owner.is_open:
             await self._queue.drained()
 
-    async def close(self) -> None:
-        """Drain, write a snapshot, close the log. Idempotent."""
+    async def close(self, grace_seconds: float | None = None) -> None:
+        """Drain, write a snapshot, close the log. Idempotent.
+
+        `grace_seconds`: a disk that is full, or stands still, is waited for no longer.
+        """
         if self._is_closed:
             return
         self._is_closed = True
-        await self.drain()
-        if self.failed is None and self.owner.is_open:
-            self._snapshotter.finish()
-            await self._queue.drained()
+        try:
+            async with asyncio.timeout(grace_seconds):
+                await self.drain()
+                if self.failed is None and self.owner.is_open:
+                    self._snapshotter.finish()
+                    await self._queue.drained()
+        except TimeoutError:
+            logger.warning("the log did not take everything in time: it is closed as it is")
         await asyncio.get_running_loop().run_in_executor(None, self.log.close)
 
     # ---------------------------------------------------------------- commands

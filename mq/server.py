@@ -85,7 +85,7 @@ class Server:
             logger.warning("what was in flight did not end in time")
         grace = max(0.0, end - time.monotonic())
         await asyncio.gather(self.grpc.close(grace), self.wire.close(grace))
-        await self.broker.close()
+        await self.broker.close(max(grace, self.config.graceful_shutdown_ms / 1_000))
         return self.broker.failed is None
 
     def _wire_port(self) -> int:

@@ -13,7 +13,7 @@ from walsample import DIRECTORY, SMALL, content_of, open_log, published, put
 from wal.errors import CorruptSegment, LogLocked
 from wal.frame import crc32c
 from wal.manifest import MANIFEST
-from wal.record import Damaged, Skipped
+from wal.record import ChannelSnapshot, Damaged, Skipped, SnapshotBegin, SnapshotEnd
 from wal.repair import Repaired, repair
 from wal.verify import verify
 
@@ -185,3 +185,41 @@ def test_the_segments_of_two_logs_are_not_mixed():
     disk.files[f"{DIRECTORY}/00000000000000000099-0.wal"] = header
     with pytest.raises(CorruptSegment, match="2 logs"):
         repaired(disk)
+
+
+def test_a_rebuilt_manifest_knows_the_snapshot_runs_and_deletes_nothing():
+    disk = DictDisk()
+    log = open_log(disk)
+    for _ in range(3):
+        begin = log.append([SnapshotBegin()])
+        log.append([ChannelSnapshot(channel_id=1), SnapshotEnd(begin_sequence=begin)])
+        put(log, [published(begin, b"x" * 300)])
+        log.rotate()
+        log.pump()
+    runs = log.manifest.snapshots
+    log.close()
+    before = set(disk.list(DIRECTORY))
+    disk.unlink(f"{DIRECTORY}/{MANIFEST}")
+    assert repaired(disk).is_manifest_rebuilt
+    log = open_log(disk)
+    assert log.manifest.snapshots == runs
+    assert next(iter(log.replay()))[0] == runs[-1].begin
+    log.close()
+    assert {name for name in before if name.endswith(".wal")} <= set(disk.list(DIRECTORY))
+
+
+def test_of_two_files_of_one_range_the_intact_one_is_chosen_and_the_other_kept():
+    """A rewritten segment that rots, beside the one it replaced, whose grace time is not over."""
+    killed = DictDisk()
+    log = open_log(killed)
+    put(log, [published(number, b"x" * 100) for number in range(3)])
+    good = content_of(log.replay())
+    disk = killed.copy()  # as a kill leaves it
+    open_log(disk).close()  # copies forward: generation 1 beside generation 0
+    rewritten = next(name for name in disk.list(DIRECTORY) if name.endswith("-1.wal"))
+    disk.files[f"{DIRECTORY}/{rewritten}"][120] ^= 1
+    disk.unlink(f"{DIRECTORY}/{MANIFEST}")
+    repaired(disk)
+    assert replayed(disk)[0] == good
+    assert rewritten in disk.list(DIRECTORY)
+    log.close()

@@ -12,6 +12,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -386,7 +387,8 @@ class FileLog:
         self._failure = error
         logger.error("the log stops: {}", error)
         for swapped in self._installs:
-            swapped.set_exception(LogFailed(str(error)))
+            with suppress(concurrent.futures.InvalidStateError):
+                swapped.set_exception(LogFailed(str(error)))
         self._on_failure(error)
 
     def _wait_for_space(self) -> bool:
@@ -405,11 +407,13 @@ class FileLog:
         await asyncio.to_thread(place, self._disk, self.directory, manifest, proposal, entries)
         swapped: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._installs.append(swapped)
+        self._check_usable()  # the log may have failed meanwhile, and then nobody would end the wait below
 
         def act(writer: Writer) -> None:
             writer.replace_segments(proposal.inputs, entries)
             self._installs.remove(swapped)
-            swapped.set_result(None)
+            with suppress(concurrent.futures.InvalidStateError):  # whoever waited was cancelled
+                swapped.set_result(None)
 
         self.run_between_groups(act)
         await asyncio.wrap_future(swapped)

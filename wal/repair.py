@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from uuid import UUID
+
+from google.protobuf.message import DecodeError
 
 from wal.chain import missing_gap, open_entry, walk_entry
 from wal.clock import Clock, SystemClock
@@ -18,9 +22,9 @@ from wal.disk import DirectDisk, Disk
 from wal.errors import CorruptSegment, WalError
 from wal.filelog import LOCK, FileLog, Options
 from wal.frame import Frame
-from wal.manifest import MANIFEST, Manifest, Retired, SegmentEntry, read_manifest, swap_manifest
+from wal.manifest import MANIFEST, Manifest, Retired, SegmentEntry, SnapshotRun, read_manifest, swap_manifest
 from wal.reader import damaged
-from wal.record import DAMAGED, SEAL, SKIPPED, Damaged, Skipped
+from wal.record import DAMAGED, SEAL, SKIPPED, SNAPSHOT_END, Damaged, Skipped, SnapshotEnd
 from wal.recovery import quarantine
 from wal.rewrite import Kept, rewrite
 from wal.segment import SEGMENT_HEADER_BYTES, Gap, SegmentFile, SegmentHeader
@@ -48,7 +52,7 @@ def repair(
     disk = disk or DirectDisk()
     clock = clock or SystemClock()
     done = Repaired()
-    _ensure_manifest(disk, directory, extension, done)
+    _ensure_manifest(disk, directory, extension, clock.now_us(), done)
     log = FileLog.open(directory, Options(extension=extension), disk=disk, clock=clock, is_threaded=False)
     try:
         manifest = log.manifest
@@ -132,7 +136,7 @@ class _Repair:
         self.done.rewritten.append(self.name)
 
 
-def _ensure_manifest(disk: Disk, directory: str, extension: str, done: Repaired) -> None:
+def _ensure_manifest(disk: Disk, directory: str, extension: str, now_us: int, done: Repaired) -> None:
     try:
         if read_manifest(disk, directory) is not None:
             return
@@ -140,55 +144,74 @@ def _ensure_manifest(disk: Disk, directory: str, extension: str, done: Repaired)
         pass
     lock = disk.lock(os.path.join(directory, LOCK))
     try:
-        swap_manifest(disk, directory, _rebuilt(disk, directory, extension))
+        swap_manifest(disk, directory, _rebuilt(disk, directory, extension, now_us))
     finally:
         disk.close(lock)
     done.is_manifest_rebuilt = True
 
 
-def _rebuilt(disk: Disk, directory: str, extension: str) -> Manifest:
-    """The chain as the segments' own headers and seals tell it; of two that hold the same range, the newer."""
-    found: list[SegmentEntry] = []
-    uuids = set()
+def _rebuilt(disk: Disk, directory: str, extension: str, now_us: int) -> Manifest:
+    """The chain as the segments' own headers and seals tell it; of two with one range, the intact or newer."""
+    found: list[_Described] = []
     for name in disk.list(directory):
-        if not name.endswith(extension):
-            continue
-        try:
-            uuid, entry = _describe(disk, os.path.join(directory, name))
-        except WalError:
-            continue  # without its header nothing vouches for it; opening puts it into orphans/
-        uuids.add(uuid)
-        found.append(entry)
+        if name.endswith(extension):
+            with suppress(WalError):  # without its header nothing vouches for it; opening puts it into orphans/
+                found.append(_describe(disk, os.path.join(directory, name)))
+    uuids = {each.log_uuid for each in found}
     if len(uuids) != 1:
         reason = f"can't be rebuilt: the segments here belong to {len(uuids)} logs"
         raise CorruptSegment(os.path.join(directory, MANIFEST), 0, reason)
     chain: list[SegmentEntry] = []
     retired: list[Retired] = []
-    for entry in sorted(found, key=lambda each: (each.first_sequence, -each.generation)):
+    runs: list[SnapshotRun] = []
+    for each in sorted(found, key=lambda each: (each.entry.first_sequence, each.has_gap, -each.entry.generation)):
+        entry = each.entry
         if chain and entry.first_sequence <= max(chain[-1].last_sequence, chain[-1].first_sequence):
-            retired.append(Retired(entry.name(extension), 0))
+            retired.append(Retired(entry.name(extension), now_us))
         else:
             chain.append(entry)
+            runs += each.runs
     chain[:-1] = [replace(entry, is_sealed=True) for entry in chain[:-1]]
     if chain and not chain[-1].is_sealed:
         chain[-1] = replace(chain[-1], last_sequence=0, last_crc=0, size=0)  # as a manifest names a live one
-    return Manifest(uuids.pop(), extension=extension, segments=tuple(chain), retired=tuple(retired))
+    runs = [run for run in runs if run.begin >= chain[0].first_sequence]
+    return Manifest(
+        uuids.pop(),
+        extension=extension,
+        segments=tuple(chain),
+        retired=tuple(retired),
+        snapshots=tuple(sorted(runs, key=lambda run: run.begin)[-2:]),
+    )
 
 
-def _describe(disk: Disk, path: str) -> tuple[UUID, SegmentEntry]:
+class _Described(NamedTuple):
+    """A segment as it tells of itself."""
+
+    log_uuid: UUID
+    entry: SegmentEntry
+    has_gap: bool
+    runs: list[SnapshotRun]  # that end in it
+
+
+def _describe(disk: Disk, path: str) -> _Described:
     fd = disk.open_read_only(path)
     try:
         header = SegmentHeader.unpack(disk.read(fd, SEGMENT_HEADER_BYTES, 0), path)
     finally:
         disk.close(fd)
-    last, last_crc, is_sealed = header.first_sequence - 1, 0, False
+    last, last_crc, is_sealed, has_gap = header.first_sequence - 1, 0, False, False
+    runs: list[SnapshotRun] = []
     with SegmentFile(disk, path, header.salt) as segment:
         for item in segment.walk(header.first_sequence, is_dense=header.generation == 0):
-            if isinstance(item, Frame):
-                last_crc, is_sealed = item.crc, item.type == SEAL
-                last = item.sequence - 1 if is_sealed else item.sequence
+            if isinstance(item, Gap):
+                has_gap = True
+                continue
+            last_crc, is_sealed = item.crc, item.type == SEAL
+            last = item.sequence - 1 if is_sealed else item.sequence
+            if item.type == SNAPSHOT_END:
+                with suppress(DecodeError):
+                    runs.append(SnapshotRun(SnapshotEnd.FromString(item.payload).begin_sequence, item.sequence))
         size = segment.size
     is_sealed = is_sealed or header.generation > 0  # a rewritten one is never written to again
-    return header.log_uuid, SegmentEntry.of(
-        header, last_sequence=last, last_crc=last_crc, size=size, is_sealed=is_sealed
-    )
+    entry = SegmentEntry.of(header, last_sequence=last, last_crc=last_crc, size=size, is_sealed=is_sealed)
+    return _Described(header.log_uuid, entry, has_gap, runs)
