@@ -287,7 +287,8 @@ class Writer:
 
     def _mark(self, *, is_clean: bool = False) -> None:
         live = self._live
-        mark = Mark(self.synced, live.entry.first_sequence, live.entry.generation, live.position, is_clean)
+        durable = live.position - self._unsynced_bytes
+        mark = Mark(self.synced, live.entry.first_sequence, live.entry.generation, durable, is_clean)
         self._patiently(lambda: self._watermark.write(mark))
         self._marked = self.synced
 
