@@ -9,7 +9,7 @@ from mq import snapshot
 from mq.commitqueue import CommitQueue
 from mq.limits import Limits
 from mq.state import State
-from wal.pb.wal_pb2 import SnapshotBegin, SnapshotEnd
+from wal.pb.wal_pb2 import ChannelSnapshot, SnapshotBegin, SnapshotEnd
 
 
 class Stopwatch(Protocol):
@@ -27,16 +27,25 @@ class Snapshotter:
         self._loop = asyncio.get_running_loop()
         self._left: list[int] = []  # channels that the run still has to write
         self._begin_sequence = 0  # of the run under way; 0: none is
+        self._bytes = 0  # of its records
         self._last_end = 0  # the sequence of the last SnapshotEnd
+        self._last_bytes = 0  # of the run that it ended
+        self._is_finished = False
 
     def step(self) -> None:
-        """Begin a run if enough log has come together since the last one."""
-        if not self._begin_sequence and self._queue.replay_bytes >= self._limits.snapshot_bytes:
+        """Begin a run if enough log has come together since the last one.
+
+        A run counts as log itself: a state larger than `snapshot_bytes` would be written again and again.
+        """
+        if self._begin_sequence or self._is_finished:
+            return
+        if self._queue.replay_bytes >= max(self._limits.snapshot_bytes, 2 * self._last_bytes):
             self._begin()
             self._loop.call_soon(self._slice)
 
     def finish(self) -> None:
-        """Write a whole run at once, if there is anything that the last one does not hold."""
+        """Write a whole run at once, if there is anything that the last one does not hold. No other comes after it."""
+        self._is_finished = True
         if not self._begin_sequence:
             if self._queue.last == self._last_end or not self._queue.last:
                 return
@@ -48,8 +57,8 @@ class Snapshotter:
     def _begin(self) -> None:
         state = self._state
         self._left = list(state.channels_by_id)
-        self._queue.replay_bytes = 0
-        self._begin_sequence = self._queue.put(
+        self._queue.replay_bytes = self._bytes = 0
+        self._begin_sequence = self._put(
             SnapshotBegin(
                 channel_ids=self._left,
                 next_channel_id=state.next_channel_id,
@@ -73,7 +82,12 @@ class Snapshotter:
         while self._left:
             channel = self._state.channels_by_id.get(self._left.pop())
             if channel is not None:
-                self._queue.put(snapshot.take(channel))
+                self._put(snapshot.take(channel))
                 return
-        self._last_end = self._queue.put(SnapshotEnd(begin_sequence=self._begin_sequence))
+        self._last_end = self._put(SnapshotEnd(begin_sequence=self._begin_sequence))
+        self._last_bytes = self._bytes
         self._begin_sequence = 0
+
+    def _put(self, record: SnapshotBegin | ChannelSnapshot | SnapshotEnd) -> int:
+        self._bytes += record.ByteSize()
+        return self._queue.put(record)
