@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from loguru import logger
+
 from mq.channel import Channel, Missing, Partition
 from mq.command import Command, CreateGroup, Position, Pull, Seek
 from mq.decision import Decision
-from mq.errors import MqError, Unavailable
+from mq.errors import Unavailable
 from mq.publication import decide_due
 from mq.state import State
-from wal.errors import CorruptSegment, WalError
+from wal.errors import CorruptSegment
 from wal.log import Log
 from wal.pb.wal_pb2 import Atomic, Published, Scheduled
 from wal.record import items_of
+
+RETRY_US = 1_000_000  # what could not be read at the moment is tried again after this
+RETRY_LOST_US = 3_600_000_000  # and what seems to be lost after this: somebody may have repaired the log
 
 
 class Readback:
@@ -28,8 +33,8 @@ class Readback:
         partition, offset = missing.partition, missing.offset
         try:
             found = await self._read(partition, offset, max_bytes or self._state.limits.read_bytes)
-        except CorruptSegment:
-            partition.unreadable.add(offset, await self._damage_end(partition, offset))
+        except CorruptSegment as error:
+            partition.unreadable.add(*await self._lost(partition, offset, error))
             return
         self._state.fetched(partition, offset, found)
 
@@ -38,8 +43,17 @@ class Readback:
             return await self._log.read(partition.channel_id, partition.number, offset, max_bytes)
         except CorruptSegment:
             raise
-        except WalError as error:
+        except Exception as error:
+            # Files, memory and threads run out in many ways, and whoever asked gets an answer in all of them.
+            logger.warning("partition {} can't be read at {}: {!r}", partition.number, offset, error)
             raise Unavailable("the log can't be read at the moment") from error
+
+    async def _lost(self, partition: Partition, offset: int, error: CorruptSegment) -> tuple[int, int]:
+        """The offsets that are lost around a damaged one: as the log says, or by a search."""
+        start, end = error.offsets or (offset, 0)
+        if end <= offset:
+            end = await self._damage_end(partition, offset)
+        return min(offset, max(start, partition.first)), end
 
     async def _damage_end(self, partition: Partition, offset: int) -> int:
         """The first offset after a damaged one that can be read again."""
@@ -123,13 +137,32 @@ class Readback:
             return None
         try:
             record = await self._log.read_sequence(planned.sequence)
-        except (WalError, MqError):
-            record = None
+        except CorruptSegment as error:
+            self._keep_lost(channel, schedule_id, now, str(error))
+            return Decision([], None)
+        except Exception as error:
+            # Whatever it was, the publish was promised: it is tried until it is out or cancelled.
+            text = "delayed publish {} of channel {!r} can't be read at the moment, it is tried again: {!r}"
+            logger.warning(text, schedule_id, channel.name, error)
+            heappush(self._state.schedules, (now + RETRY_US, schedule_id, channel_id))
+            return Decision([], None)
         found = [record] if not isinstance(record, Atomic) else list(items_of(record))
         for item in found:
             if isinstance(item, Scheduled) and item.schedule_id == schedule_id:
                 return self._decide_due(channel, item, now)
+        self._keep_lost(channel, schedule_id, now, f"record {planned.sequence} of the log does not hold it")
         return Decision([], None)
+
+    def _keep_lost(self, channel: Channel, schedule_id: int, now: int, reason: str) -> None:
+        """It stays among the channel's schedules, where anybody sees it, until the log is repaired or it is cancelled.
+
+        To cancel it here would let the log forget what is left of it.
+        """
+        if self._state.channels_by_id.get(channel.channel_id) is not channel or schedule_id not in channel.schedules:
+            return  # deleted or cancelled while it was read
+        text = "delayed publish {} of channel {!r} is overdue and can't be read; cancel it to give it up: {}"
+        logger.error(text, schedule_id, channel.name, reason)
+        heappush(self._state.schedules, (now + RETRY_LOST_US, schedule_id, channel.channel_id))
 
     def _decide_due(self, channel: Channel, scheduled: Scheduled, now: int) -> Decision:
         if self._state.channels_by_id.get(channel.channel_id) is not channel:

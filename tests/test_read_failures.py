@@ -1,0 +1,229 @@
+"""A read of the log that fails costs nobody an answer, and no delayed publish that was promised."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from handbroker import Asked, HandBroker, all_stopped, contents, publish, receipts
+from loguru import logger
+
+from mq.command import (
+    CancelSchedule,
+    CreateChannel,
+    CreateGroup,
+    ListSchedules,
+    Pull,
+    Reject,
+    Seek,
+    Start,
+)
+from mq.errors import DataLoss, Unavailable
+from mq.limits import Limits
+from wal.errors import CorruptSegment, LogBusy
+from wal.memory import MemoryLog
+
+__all__ = ["all_stopped"]
+
+TINY = Limits(buffer_bytes=1, read_bytes=16, fetched_bytes=16)  # everything has to be read back
+TOO_MANY_FILES = OSError(errno.EMFILE, "Too many open files")
+PASSING = [TOO_MANY_FILES, LogBusy("full"), RuntimeError("can't start new thread")]
+
+
+class FlakyLog(MemoryLog):
+    """Reads raise what `errors` holds, one each; `damage` is asked first, for the offset that is read."""
+
+    def __init__(self) -> None:
+        super().__init__(is_held=True)
+        self.errors: list[Exception] = []
+        self.damage: Callable[[int], Exception | None] = lambda offset: None
+        self.reads = 0
+        self.gate: asyncio.Event | None = None  # reads wait for it
+        self.syncs: list[bool] = []  # what was asked of each group
+
+    def append(self, records: Any, *, sync: bool = True, essential: bool = False) -> int:
+        self.syncs.append(sync)
+        return super().append(records, sync=sync, essential=essential)
+
+    async def read(self, channel_id: int, partition: int, offset: int, max_bytes: int) -> Any:
+        await self._stumble()
+        if error := self.damage(offset):
+            raise error
+        return await super().read(channel_id, partition, offset, max_bytes)
+
+    async def read_sequence(self, sequence: int) -> Any:
+        await self._stumble()
+        return await super().read_sequence(sequence)
+
+    async def _stumble(self) -> None:
+        self.reads += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+@pytest.fixture
+def log() -> FlakyLog:
+    return FlakyLog()
+
+
+@pytest.fixture
+def hand(log: FlakyLog) -> HandBroker:
+    hand = HandBroker(log, limits=TINY)
+    hand.ask(CreateChannel("a"))
+    return hand
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    """What is logged meanwhile."""
+    found: list[str] = []
+    sink = logger.add(found.append, format="{level} {message}", diagnose=False)
+    yield found
+    logger.remove(sink)
+
+
+def fill(hand: HandBroker, count: int) -> None:
+    for number in range(count):
+        hand.ask(publish("a", str(number)))
+        hand.clock.pass_ms(1000)
+
+
+def listed(hand: HandBroker) -> list[int]:
+    return [planned.schedule_id for planned in hand.ask(ListSchedules("a")).schedules]
+
+
+# ---------------------------------------------------------------- delayed publishes
+
+
+@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
+def test_a_delayed_publish_that_can_not_be_read_at_the_moment_comes_out_later(
+    hand: HandBroker, log: FlakyLog, lines: list[str], error: Exception
+) -> None:
+    hand.ask(publish("a", "late", delay_ms=5000))
+    log.errors.append(error)
+    hand.tick(5000)
+    assert hand.ask(Pull("a")).batches == []
+    assert [line for line in lines if line.startswith("WARNING delayed publish 1 of channel 'a'")]
+    hand.tick(500)
+    assert hand.ask(Pull("a")).batches == [], "it is not tried all the time"
+    hand.tick(500)
+    assert contents(hand.ask(Pull("a"))) == ["late"]
+    assert listed(hand) == []
+
+
+def test_what_is_due_behind_an_unreadable_delayed_publish_does_not_wait_for_it(hand: HandBroker, log: FlakyLog) -> None:
+    hand.ask(publish("a", "first", delay_ms=4000))
+    hand.ask(publish("a", "second", delay_ms=5000))
+    log.errors.append(TOO_MANY_FILES)
+    hand.tick(5000)
+    assert contents(hand.ask(Pull("a"))) == ["second"]
+    hand.tick(1000)
+    assert hand.state.channels["a"].partitions[0].next_offset == 2
+
+
+def test_a_delayed_publish_lost_to_damage_is_told_and_stays_until_the_log_is_repaired(
+    hand: HandBroker, log: FlakyLog, lines: list[str]
+) -> None:
+    hand.ask(publish("a", "late", delay_ms=5000))
+    log.errors.append(CorruptSegment("1.wal", 64, "the checksum is wrong"))
+    hand.tick(5000)
+    assert any(line.startswith("ERROR delayed publish 1 of channel 'a'") and "1.wal" in line for line in lines)
+    reads = log.reads
+    hand.tick(60_000)
+    assert (log.reads, listed(hand)) == (reads, [1])
+    hand.tick(3_600_000)
+    assert contents(hand.ask(Pull("a"))) == ["late"]
+
+
+def test_a_delayed_publish_that_the_log_no_longer_holds_is_told_and_can_be_given_up(
+    hand: HandBroker, log: FlakyLog, lines: list[str]
+) -> None:
+    hand.ask(publish("a", "late", delay_ms=5000))
+    log._records[log.last_sequence] = log._records[1]
+    hand.tick(5000)
+    assert any(line.startswith("ERROR delayed publish 1 of channel 'a'") for line in lines)
+    assert listed(hand) == [1]
+    hand.ask(CancelSchedule("a", 1))
+    lines.clear()
+    hand.tick(3_600_000)
+    assert (listed(hand), lines) == ([], [])
+
+
+def test_a_delayed_publish_that_is_cancelled_while_it_turns_out_damaged_is_not_tried_again(
+    hand: HandBroker, log: FlakyLog, lines: list[str]
+) -> None:
+    hand.ask(publish("a", "late", delay_ms=5000))
+    log.gate = asyncio.Event()
+    log.errors.append(CorruptSegment("1.wal", 64, "the checksum is wrong"))
+    hand.clock.pass_ms(5000)
+    begin(hand, hand.broker.tick)
+    asked = Asked()
+    begin(hand, lambda: hand.broker.submit(CancelSchedule("a", 1), asked))
+    log.gate.set()
+    hand.settle()
+    assert asked.is_answered
+    assert (hand.state.schedules, [line for line in lines if "delayed" in line]) == ([], [])
+
+
+# ---------------------------------------------------------------- commands
+
+
+@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
+def test_a_failed_read_is_answered_and_the_next_try_succeeds(hand: HandBroker, log: FlakyLog, error: Exception) -> None:
+    fill(hand, 3)
+    held = receipts(hand.ask(Pull("a", "g", "m", max_messages=1)))
+    start = Start("time", hand.clock.now_us() - 2_500_000)
+    hand.ask(CreateGroup("a", "h"))
+    hand.state.channels["a"].partitions[0].fetched = None
+    commands = [Pull("a"), Pull("a", start=start), Seek("a", "h", start=start), Reject("a", "g", "m", held)]
+    for command in commands:
+        log.errors.append(error)
+        asked = hand.send(command)
+        hand.settle()
+        assert isinstance(asked.answer, Unavailable), command
+        assert not log.errors, "nothing was read"
+    for command in commands:
+        hand.ask(command)
+
+
+@pytest.mark.parametrize("is_range_known", [True, False])
+def test_damage_is_told_with_all_the_offsets_it_took(hand: HandBroker, log: FlakyLog, is_range_known: bool) -> None:
+    fill(hand, 60)
+
+    def damage(offset: int) -> CorruptSegment | None:
+        known = (10, 50) if is_range_known else None
+        return CorruptSegment("1.wal", 64, "wrong", "", known) if 10 <= offset < 50 else None
+
+    log.damage, log.reads = damage, 0
+    asked = hand.send(Pull("a", start=Start("offset", 20)))
+    hand.settle()
+    assert isinstance(asked.answer, DataLoss)
+    assert (asked.answer.start, asked.answer.end) == (10 if is_range_known else 20, 50)
+    assert (log.reads == 1) == is_range_known
+    assert contents(hand.ask(Pull("a", start=Start("offset", 50))))[0] == "50"
+
+
+def test_damage_behind_a_hole_ends_the_search_for_what_comes_next(hand: HandBroker, log: FlakyLog) -> None:
+    """The log kept nothing of what was asked for, and the first that it kept behind is damaged."""
+    fill(hand, 10)
+    log.damage = lambda offset: CorruptSegment("1.wal", 64, "wrong", "", (5, 7)) if 3 <= offset < 7 else None
+    asked = hand.send(Pull("a", start=Start("offset", 3)))
+    hand.settle()
+    assert isinstance(asked.answer, DataLoss)
+    assert (asked.answer.start, asked.answer.end) == (3, 7)
+
+
+def begin(hand: HandBroker, call: Callable[[], object]) -> None:
+    """Let something run that is going to wait for a read."""
+
+    async def turns() -> None:
+        call()
+        for _ in range(8):
+            await asyncio.sleep(0)
+
+    hand.loop.run_until_complete(turns())
