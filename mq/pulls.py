@@ -141,7 +141,7 @@ class Pulls:
     async def _pull_after_lookup(self, poll: LongPoll) -> None:
         try:
             poll.pull = replace(poll.pull, positions=await self._readback.positions(poll.pull))
-            if poll.is_over:
+            if self._is_over(poll):
                 return
             self._prepare(poll)
         except MqError as error:
@@ -156,11 +156,14 @@ class Pulls:
         except MqError as error:
             self._answer(poll, error)
             return
-        if self._owner.failed is not None and not poll.is_over:
-            poll.cancel()
-            self._owner.queue.tell(poll.done, self._owner.failed)
-        if not poll.is_over and not self._retry(poll):
+        if not self._is_over(poll) and not self._retry(poll):
             self._park(poll)
+
+    def _is_over(self, poll: LongPoll) -> bool:
+        """Whether nobody waits for it any more; a failure while the log was read ends it here."""
+        if self._owner.failed is not None and not poll.is_over:
+            self._answer(poll, self._owner.failed)
+        return poll.is_over
 
     def moved(self, partitions: list[Partition]) -> None:
         """More is visible in these partitions."""

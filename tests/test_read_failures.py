@@ -227,3 +227,18 @@ def begin(hand: HandBroker, call: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
     hand.loop.run_until_complete(turns())
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+def test_a_failure_while_a_time_is_looked_up_ends_the_pull(hand: HandBroker, log: FlakyLog, group: str) -> None:
+    fill(hand, 3)
+    log.gate = asyncio.Event()
+    asked = Asked()
+    # Nothing is younger than this: decided, the pull would wait for it.
+    pull = Pull("a", group, "m", start=Start("time", hand.clock.now_us() - 500_000), max_wait_ms=60_000)
+    begin(hand, lambda: hand.broker.submit(pull, asked))
+    begin(hand, lambda: hand.broker._queue.fail(OSError(errno.EIO, "Input/output error")))
+    assert not asked.is_answered
+    log.gate.set()
+    hand.spin()
+    assert asked.answer is hand.broker.failed
