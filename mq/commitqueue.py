@@ -204,7 +204,8 @@ class CommitQueue:
             mark, waiting = self._log.written, self._waiting_os
         else:
             mark, waiting = self._log.synced, self._waiting
-            self._needs_sync = True
+            if self.last > mark and not (self._pace and self._pace[-1] == (self.last, True)):
+                self._needs_sync = True  # no group under way brings the sync that this waits for
         if self.last <= mark and not waiting:
             self.tell(done, reply)
         else:

@@ -12,10 +12,13 @@ from handbroker import Asked, HandBroker, all_stopped, contents, publish, receip
 from loguru import logger
 
 from mq.command import (
+    OS,
     CancelSchedule,
     CreateChannel,
     CreateGroup,
+    DescribeChannel,
     ListSchedules,
+    Publish,
     Pull,
     Reject,
     Seek,
@@ -242,3 +245,33 @@ def test_a_failure_while_a_time_is_looked_up_ends_the_pull(hand: HandBroker, log
     log.gate.set()
     hand.spin()
     assert asked.answer is hand.broker.failed
+
+
+# ---------------------------------------------------------------- syncs
+
+
+def with_os(*contents: str) -> Publish:
+    return publish("a", *contents, durability=OS)
+
+
+def test_an_answer_that_waits_for_nothing_makes_nobody_sync(hand: HandBroker, log: FlakyLog) -> None:
+    hand.ask(DescribeChannel("a"))
+    hand.send(with_os("x"))
+    assert log.syncs[-1] is False
+
+
+def test_an_answer_that_waits_for_a_sync_under_way_asks_for_no_other(hand: HandBroker, log: FlakyLog) -> None:
+    hand.send(publish("a", "x"))
+    late = hand.send(DescribeChannel("a"))
+    hand.send(with_os("y"))
+    assert log.syncs[-2:] == [True, False]
+    assert not late.is_answered
+    hand.settle()
+    assert late.is_answered
+
+
+def test_an_answer_behind_a_group_that_nobody_syncs_asks_for_the_sync(hand: HandBroker, log: FlakyLog) -> None:
+    hand.send(with_os("x"))
+    hand.send(DescribeChannel("a"))
+    hand.send(with_os("y"))
+    assert log.syncs[-2:] == [False, True]
