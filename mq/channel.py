@@ -56,6 +56,7 @@ class Partition:
         self.ladder = Ladder()
         self.damaged = RangeSet()
 
+        self.left_out_from: int | None = None  # see `leave_out`; volatile, as is all below
         self.hidden = 0  # what lies before is there, and not served
         self.visible = next_offset  # pulls see nothing at or after it: it is not synced yet
         self.buffer = Buffer(next_offset)
@@ -98,9 +99,38 @@ class Partition:
             end = min(end, self.damaged.next_start(offset, end), self.unreadable.next_start(offset, end))
         return end
 
+    def leave_out(self, most: int) -> int:
+        """Records are lost that may have held so many offsets; returns the first that is left out.
+
+        It stands where nothing of the partition follows in the log: then the next publish comes behind it. A record
+        that does follow tells how much was lost in truth, see `resume`. A snapshot need not know: whatever was written
+        before it is replayed when it is taken, so what follows it comes behind what is left out.
+        """
+        if self.left_out_from is None:
+            self.left_out_from = self.next_offset
+        self.next_offset = self.visible = self.next_offset + most
+        return self.left_out_from
+
+    def resume(self, base: int) -> bool:
+        """Whether a record may begin at an offset: one that has a content never gets a second.
+
+        Within what is left out it may, and then nothing from there on was lost.
+        """
+        if base < self.next_offset:
+            if self.left_out_from is None or base < self.left_out_from:
+                return False
+            self.damaged.remove(base, self.next_offset)
+            self.next_offset = self.visible = base
+        self.left_out_from = None
+        return True
+
     def trim(self, start_offset: int) -> None:
         """Everything before the offset is gone."""
-        self.bytes = self.ladder.trim(self.start_offset, start_offset, self.next_offset, self.bytes)
+        end = self.next_offset
+        if self.left_out_from is not None:
+            end = self.left_out_from  # all bytes that are known lie before it
+            self.left_out_from = max(end, start_offset)
+        self.bytes = self.ladder.trim(self.start_offset, start_offset, end, self.bytes)
         self.start_offset = start_offset
         self.start_timestamp_us = 0
         self.damaged.remove(0, start_offset)

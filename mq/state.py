@@ -107,8 +107,8 @@ class State(Store):
         partition = self._partition(record.channel_id, record.partition)
         if partition is None:
             return
-        if record.base_offset < partition.next_offset:
-            self.set_aside += 1  # an offset never gets a second content
+        if not partition.resume(record.base_offset):
+            self.set_aside += 1
             return
         self._store(sequence, record, list(pieces), partition)
         channel = self.channels_by_id[record.channel_id]
@@ -288,21 +288,16 @@ class State(Store):
 
     def _damaged(self, sequence: int, record: pb.Damaged) -> None:
         self.damaged.append(record)
-        for partition, start, end in self._leave_out(record.skip):
-            partition.damaged.add(start, end)
+        for partition, start in self._leave_out(record.skip):
+            partition.damaged.add(start, partition.next_offset)
 
     def _skip(self, sequence: int, record: pb.Skipped) -> None:
         self._leave_out(record.skip)
 
-    def _leave_out(self, skip: int) -> list[tuple[Partition, int, int]]:
-        """Give no offset and no id that a damaged range of the log may have given."""
+    def _leave_out(self, skip: int) -> list[tuple[Partition, int]]:
+        """Give no offset and no id that a lost part of the log may have given."""
         self.next_channel_id += skip
         self.next_group_id += skip
         self.next_schedule_id += skip
-        left_out = []
-        for channel in self.channels_by_id.values():
-            for partition in channel.partitions:
-                start = partition.next_offset
-                partition.next_offset = partition.visible = start + skip
-                left_out.append((partition, start, start + skip))
-        return left_out
+        partitions = [partition for channel in self.channels_by_id.values() for partition in channel.partitions]
+        return [(partition, partition.leave_out(skip)) for partition in partitions]
