@@ -1,5 +1,7 @@
 """The index: look-ups as a search over all frames would do them, and bytes that are believed only where they fit."""
 
+import errno
+
 import pytest
 from dictdisk import DictDisk
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from walsample import DIRECTORY, one_of_each, open_log, published, put
 
 from wal import index as module
-from wal.errors import WalError
+from wal.errors import CorruptSegment, WalError
 from wal.frame import Frame
 from wal.index import SegmentIndex, Summary, build_index, summary_bytes, unpack_summary
 from wal.record import DAMAGED, PUBLISHED, Damaged, atomic, encode
@@ -199,3 +201,55 @@ def test_an_index_of_an_older_generation_is_not_believed(disk):
     except WalError:
         found = []
     assert found != list(range(8)), "the careless variant reads something else"
+
+
+def by_segment(log):
+    """The sealed segments' paths, and the offsets that each holds."""
+    reader = log._reader
+    sealed = [entry for entry in log._writer.manifest.segments if entry.is_sealed]
+    paths = [f"{DIRECTORY}/{entry.name('.wal')}" for entry in sealed]
+    return list(zip(paths, [list(reader.index_of(entry).partitions[1, 0].bases) for entry in sealed], strict=True))
+
+
+def test_damage_that_comes_to_light_with_a_new_index_hides_nothing_silently(disk):
+    """Also once the segment is gone, and its index knows of nothing at the offset or after it."""
+    log = open_log(disk)
+    reader = log._reader
+    assert len(reader.read(1, 0, 0, 1 << 20, log.synced)) == 8
+    (path, bases), (_, after) = by_segment(log)[:2]
+    lost = bases[-1]
+    last = log._reader.index_of(log._writer.manifest.segments[0]).partitions[1, 0].positions[-1]
+    disk.files[path][last + 100] ^= 1
+    disk.files[path.replace(".wal", ".idx")][-5] ^= 1
+    reader._indexes.clear()
+    assert [record.base_offset for record in reader.read(1, 0, 0, 1 << 20, log.synced)] == bases[:-1]
+    for is_missing in (False, True):
+        if is_missing:
+            del disk.files[path]
+        with pytest.raises(CorruptSegment) as told:
+            reader.read(1, 0, lost, 1 << 20, log.synced)
+        assert told.value.offsets == (lost, after[0])
+        assert reader.read(1, 0, after[0], 1 << 20, log.synced)[0].base_offset == after[0]
+    log.close()
+
+
+@pytest.mark.parametrize("suffix", [".wal", ".idx"])
+def test_too_many_open_files_are_no_damage(disk, suffix, monkeypatch):
+    def refuse(path):
+        if path.endswith(suffix):
+            raise OSError(errno.EMFILE, "too many open files", path)
+        return honest(path)
+
+    for path in [path for path in disk.files if path.endswith(".idx") and suffix == ".wal"]:
+        del disk.files[path]
+    log = open_log(disk)
+    log._reader._indexes.clear()
+    before = {path: bytes(data) for path, data in disk.files.items()}
+    honest = disk.open_read_only
+    monkeypatch.setattr(disk, "open_read_only", refuse)
+    with pytest.raises(OSError, match="too many"):
+        log._reader.read(1, 0, 0, 1 << 20, log.synced)
+    assert disk.files == before
+    monkeypatch.undo()
+    assert [record.base_offset for record in log._reader.read(1, 0, 0, 1 << 20, log.synced)] == list(range(8))
+    log.close()

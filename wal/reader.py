@@ -6,6 +6,7 @@ owner adds to the live index as it appends.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from bisect import bisect_right
@@ -27,6 +28,7 @@ from wal.segment import Gap, SegmentFile
 
 _HINT = "mq wal verify lists what is lost"
 _CACHED_INDEXES = 8
+_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})  # these say nothing about a file
 MAX_MESSAGES_PER_RECORD = 10_000  # what a writer puts into one record at most
 _SUMMARY_GUESS_BYTES = 1 << 14  # one read gets most summaries whole
 
@@ -46,6 +48,12 @@ class _Catalog:
             ends.append(last_end)
             entries.append(entry)
         self.gaps += [(order, position) for position in summary.gaps]
+
+    def note_gaps(self, name: str, summary: Summary) -> None:
+        """Damage to a segment that has come to light since it was added."""
+        order = self.order.get(name)
+        if order is not None:
+            self.gaps += {(order, position) for position in summary.gaps}.difference(self.gaps)
 
 
 class Reader:
@@ -119,6 +127,8 @@ class Reader:
             first = places.first_after(offset)
             if first:
                 previous = (order, places.positions[first - 1])
+            if first == len(places.ends):
+                continue
             segment = self._open_for(entry, places, first, bool(found))
             if segment is None:
                 return found
@@ -155,7 +165,7 @@ class Reader:
         try:
             return self._open(entry)
         except CorruptSegment as error:
-            if may_stop or first == len(places.ends):
+            if may_stop:
                 return None
             lost = (places.bases[first], places.ends[-1])
             raise CorruptSegment(error.path, 0, error.reason, error.hint, lost) from None
@@ -285,13 +295,18 @@ class Reader:
     def _load(self, entry: SegmentEntry) -> SegmentIndex | None:
         try:
             return SegmentIndex.unpack(read_file(self._disk, self._sidecar(entry)), entry.salt_bytes, entry.size)
-        except OSError:
+        except OSError as error:
+            if error.errno in _PASSING:
+                raise
             return None
 
     def _rebuild(self, entry: SegmentEntry) -> SegmentIndex:
         with self._open(entry) as segment:
             index = build_index(walk_entry(segment, entry))
         self._save(entry, index)
+        with self._lock:
+            if self._catalog is not None:
+                self._catalog.note_gaps(entry.name(self._manifest.extension), index.summary())
         return index
 
     def _save(self, entry: SegmentEntry, index: SegmentIndex) -> None:
@@ -311,7 +326,9 @@ class Reader:
     def _summary(self, entry: SegmentEntry) -> Summary:
         try:
             fd = self._disk.open_read_only(self._sidecar(entry))
-        except OSError:
+        except OSError as error:
+            if error.errno in _PASSING:
+                raise
             fd = -1
         if fd >= 0:
             try:
@@ -327,7 +344,9 @@ class Reader:
                 return summary
         try:
             return self._index(entry).summary()
-        except (OSError, WalError):
+        except (OSError, WalError) as error:
+            if isinstance(error, OSError) and error.errno in _PASSING:
+                raise
             return Summary({}, [0])  # the file is gone: everything it held is a gap
 
     def _sidecar(self, entry: SegmentEntry) -> str:
