@@ -14,9 +14,9 @@ from mq.command import OS
 from mq.errors import MqError, ResourceExhausted
 from mq.limits import Limits
 from mq.reply import Reply
-from wal.errors import WalError
+from wal.errors import RecordTooLarge, WalError
 from wal.log import Log
-from wal.pb.wal_pb2 import Atomic, DeadLettered, Published
+from wal.pb.wal_pb2 import Atomic, ChannelSnapshot, DeadLettered, Published, SnapshotEnd
 from wal.record import Carried, Record
 
 Answer = Reply | MqError
@@ -119,6 +119,7 @@ class CommitQueue:
         self._drained: list[asyncio.Future[None]] = []
         self._has_failed = False
         self.on_answered: Callable[[], None] = lambda: None  # after the answers of a group were given out
+        self.on_snapshot_refused: Callable[[WalError], None] = lambda error: None  # the run under way is void
         self.last = log.last_sequence  # the sequence given out last, also to records that are still collected here
         self.unsynced_bytes = 0
         self.limit_bytes = min(limits.unsynced_bytes, log.usage().queue_limit_bytes)
@@ -227,12 +228,25 @@ class CommitQueue:
         self._pace.append((self.last, sync))
         try:
             # What is too much or for a full disk was refused before it was decided: by now it has to go in.
-            last = self._log.append(records, sync=sync, essential=True)
+            last = self._append_to_log(records, sync)
         except WalError as error:
             self.fail(error)
             return
         if last != self.last:
             self.fail(RuntimeError(f"the log gave sequence {last} where {self.last} was due"))
+
+    def _append_to_log(self, records: list[Record], sync: bool) -> int:
+        """A snapshot can be done without: where it is too large for the log, what is decided goes in all the same."""
+        try:
+            return self._log.append(records, sync=sync, essential=True)
+        except RecordTooLarge as error:
+            if not any(isinstance(record, ChannelSnapshot) for record in records):
+                raise
+            self.on_snapshot_refused(error)
+            # The records behind have their sequences already: a first part that no other follows says nothing.
+            blank = ChannelSnapshot(more=True)
+            kept = [blank if isinstance(record, (ChannelSnapshot, SnapshotEnd)) else record for record in records]
+            return self._log.append(kept, sync=sync, essential=True)
 
     async def drained(self) -> None:
         """Everything queued is durable and answered."""

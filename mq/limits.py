@@ -33,7 +33,8 @@ class Limits:
     pull_messages: int = 500  # of a pull that does not say
     merge_messages: int = 500  # small publishes share a record up to here: fat pulls, and still cheap to slice
     merge_bytes: int = 256 * 1024
-    snapshot_bytes: int = 64 * MIB  # of log between snapshot runs: what a start has to replay at most
+    snapshot_bytes: int = 64 * MIB  # of log between snapshot runs, or twice the last run: what a start replays at most
+    snapshot_record_bytes: int = 1 * MIB  # a channel that needs more is told in several records
     snapshot_slice_seconds: float = 0.004  # of the loop at a time, below the 5 ms that others may be held up
     clean_bytes: int = 8 * MIB  # of the log read in one round of cleaning, or one segment: a bit at a time
     channels: int = 10_000

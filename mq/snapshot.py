@@ -1,9 +1,11 @@
-"""A channel's durable state as one record, and back. Pure: no I/O, no clock.
+"""A channel's durable state as one record or several, and back. Pure: no I/O, no clock.
 
 Leases, members and batches in memory are not in it: a restart forgets the first two and reads the third from the log.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from mq.channel import Channel, Partition, Schedule
 from mq.cursor import Cursor
@@ -37,6 +39,78 @@ def take(channel: Channel) -> ChannelSnapshot:
     )
 
 
+def split(whole: ChannelSnapshot, most_bytes: int) -> list[ChannelSnapshot]:
+    """A snapshot in parts of about so many bytes; `join` makes of them what `restore` takes."""
+    if whole.ByteSize() <= most_bytes:
+        return [whole]
+    parts = [
+        ChannelSnapshot(
+            channel_id=whole.channel_id, name=whole.name, settings=whole.settings, created_us=whole.created_us
+        )
+    ]
+    size = parts[0].ByteSize()
+    few = max(1, most_bytes // 256)  # of the smallest pieces, each of which has far fewer bytes
+    for piece in _pieces(whole, most_bytes // 4, few):
+        more = piece.ByteSize()
+        if size + more > most_bytes and size:
+            parts[-1].more = True
+            parts.append(ChannelSnapshot(channel_id=whole.channel_id, part=len(parts)))
+            size = 0
+        parts[-1].MergeFrom(piece)
+        size += more
+    return parts
+
+
+def join(before: ChannelSnapshot | None, part: ChannelSnapshot) -> ChannelSnapshot | None:
+    """What all parts so far tell; None where one between them is missing. `before` is used up, `part` is not."""
+    if not part.part:
+        if not part.more:
+            return part
+        before = ChannelSnapshot()
+    elif before is None or (before.channel_id, before.part + 1) != (part.channel_id, part.part):
+        return None
+    before.MergeFrom(part)
+    before.more = part.more
+    return before
+
+
+def _pieces(whole: ChannelSnapshot, most_bytes: int, few: int) -> Iterator[ChannelSnapshot]:
+    """All that is repeated, in order: what has more than `most_bytes` in pieces, else as it is."""
+    for partition in whole.partitions:
+        yield ChannelSnapshot(partitions=[partition])
+    for group in whole.groups:
+        if group.ByteSize() <= most_bytes:
+            yield ChannelSnapshot(groups=[group])
+            continue
+        head = _group_head(group)
+        yield ChannelSnapshot(groups=[head])
+        for cursor in group.cursors:
+            for at in range(0, max(1, len(cursor.acked), len(cursor.retries)), few):
+                acked, retries = cursor.acked[at : at + few], cursor.retries[at : at + few]
+                piece = ChannelSnapshot.Cursor(
+                    partition=cursor.partition, offset=cursor.offset, acked=acked, retries=retries
+                )
+                yield ChannelSnapshot(groups=[ChannelSnapshot.Group(group_id=group.group_id, cursors=[piece])])
+    for known in whole.producers:
+        for at in range(0, max(1, len(known.window)), few):
+            window = known.window[at : at + few]
+            producer = ChannelSnapshot.Producer(producer=known.producer, seen_us=known.seen_us, window=window)
+            yield ChannelSnapshot(producers=[producer])
+    for at in range(0, len(whole.schedules), few):
+        yield ChannelSnapshot(schedules=whole.schedules[at : at + few])
+
+
+def _group_head(group: ChannelSnapshot.Group) -> ChannelSnapshot.Group:
+    return ChannelSnapshot.Group(
+        group_id=group.group_id,
+        name=group.name,
+        settings=group.settings,
+        seen_us=group.seen_us,
+        created_us=group.created_us,
+        skipped=group.skipped,
+    )
+
+
 def restore(snapshot: ChannelSnapshot, producers: Producers) -> Channel:
     """The channel that `take` was given; `producers` is empty."""
     channel = Channel(snapshot.channel_id, snapshot.name, snapshot.settings, snapshot.created_us, producers)
@@ -54,8 +128,9 @@ def restore(snapshot: ChannelSnapshot, producers: Producers) -> Channel:
         for damaged in kept.damaged:
             partition.damaged.add(damaged.start, damaged.end)
         channel.partitions.append(partition)
+    begun: set[tuple[int, int]] = set()  # cursors by group and partition: what comes again goes on
     for kept_group in snapshot.groups:
-        channel.add_group(_restore_group(channel, kept_group))
+        _restore_group(channel, kept_group, begun)
     for known in snapshot.producers:
         for seen in known.window:
             answer = Answer(
@@ -116,20 +191,25 @@ def _cursor(number: int, cursor: Cursor) -> ChannelSnapshot.Cursor:
     )
 
 
-def _restore_group(channel: Channel, kept: ChannelSnapshot.Group) -> Group:
-    group = Group(kept.group_id, kept.name, kept.settings, channel.channel_id, kept.created_us)
-    group.seen_us = kept.seen_us
-    group.skipped = kept.skipped
-    group.cursors = [Cursor(0) for _ in channel.partitions]
+def _restore_group(channel: Channel, kept: ChannelSnapshot.Group, begun: set[tuple[int, int]]) -> None:
+    group = channel.groups_by_id.get(kept.group_id)
+    if group is None:
+        group = Group(kept.group_id, kept.name, kept.settings, channel.channel_id, kept.created_us)
+        group.seen_us = kept.seen_us
+        group.skipped = kept.skipped
+        group.cursors = [Cursor(0) for _ in channel.partitions]
+        channel.add_group(group)
     for at in kept.cursors:
         if at.partition < len(group.cursors):
-            cursor = group.cursors[at.partition] = Cursor(at.offset)
+            if (group.group_id, at.partition) not in begun:
+                begun.add((group.group_id, at.partition))
+                group.cursors[at.partition] = Cursor(at.offset)
+            cursor = group.cursors[at.partition]
             for done in at.acked:
                 cursor.ack(done.start, done.end)
             for retry in at.retries:
                 is_last = group.is_exhausted(retry.delivery_count) and not channel.is_dead_letter
                 cursor.retry(retry.start, retry.end, retry.delivery_count, retry.not_before_us, is_last)
-    return group
 
 
 def _window(answer: Answer) -> ChannelSnapshot.Window:

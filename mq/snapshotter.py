@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from loguru import logger
+
 from mq import snapshot
+from mq.channel import Channel
 from mq.commitqueue import CommitQueue
 from mq.limits import Limits
 from mq.state import State
@@ -31,6 +34,7 @@ class Snapshotter:
         self._last_end = 0  # the sequence of the last SnapshotEnd
         self._last_bytes = 0  # of the run that it ended
         self._is_finished = False
+        queue.on_snapshot_refused = self._abandon
 
     def step(self) -> None:
         """Begin a run if enough log has come together since the last one.
@@ -82,10 +86,26 @@ class Snapshotter:
         while self._left:
             channel = self._state.channels_by_id.get(self._left.pop())
             if channel is not None:
-                self._put(snapshot.take(channel))
+                self._put_channel(channel)
                 return
         self._last_end = self._put(SnapshotEnd(begin_sequence=self._begin_sequence))
         self._last_bytes = self._bytes
+        self._begin_sequence = 0
+
+    def _put_channel(self, channel: Channel) -> None:
+        """All parts in one turn: nothing may come between them, for they tell of one place in the log."""
+        try:
+            parts = snapshot.split(snapshot.take(channel), self._limits.snapshot_record_bytes)
+        except Exception as error:
+            self._abandon(error)
+            return
+        for part in parts:
+            self._put(part)
+
+    def _abandon(self, error: Exception) -> None:
+        """Leave the run under way as it is: a start goes by the one before. The next comes when it is due."""
+        logger.warning("a snapshot run is given up, a start will replay more: {}", error)
+        self._left.clear()
         self._begin_sequence = 0
 
     def _put(self, record: SnapshotBegin | ChannelSnapshot | SnapshotEnd) -> int:

@@ -32,6 +32,7 @@ class State(Store):
     def __init__(self, limits: Limits, secret: bytes) -> None:
         """`secret` is random and new with each start: receipts are made from it."""
         super().__init__(limits, secret)
+        self._told: pb.ChannelSnapshot | None = None  # as much of it as came: the rest is in the records that follow
         self._appliers: dict[type, Callable[[int, Any], None]] = {
             pb.ChannelCreated: self._channel_created,
             pb.ChannelUpdated: self._channel_updated,
@@ -272,8 +273,15 @@ class State(Store):
         self.next_schedule_id = max(self.next_schedule_id, record.next_schedule_id)
 
     def _channel_snapshot(self, sequence: int, record: pb.ChannelSnapshot) -> None:
-        self._awaited.discard(record.channel_id)
-        channel = snapshot.restore(record, self._producers())
+        self._told = snapshot.join(self._told, record)
+        if self._told is None:
+            self.set_aside += 1  # a part is lost: what is known without this snapshot stays
+            return
+        if self._told.more:
+            return
+        whole, self._told = self._told, None
+        self._awaited.discard(whole.channel_id)
+        channel = snapshot.restore(whole, self._producers())
         self._install(channel)
         for number, planned in channel.schedules.items():
             heappush(self.schedules, (planned.due_us, number, channel.channel_id))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from handbroker import HandBroker, all_stopped, publish
+import pytest
+from handbroker import HandBroker, all_stopped, durable, offsets_of, publish
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mq.command import CreateChannel
+from mq import snapshot
+from mq.command import Ack, CreateChannel, Nack, Pull, Receipt
 from mq.limits import Limits
+from mq.producer import Producers
 from wal.memory import MemoryLog
-from wal.record import SnapshotEnd
+from wal.record import ChannelSnapshot, SnapshotBegin, SnapshotEnd
 
 __all__ = ["all_stopped"]
 
@@ -58,3 +63,93 @@ def test_a_broker_with_such_a_state_closes_with_one_last_run() -> None:
     hand.loop.run_until_complete(asyncio.wait_for(hand.broker.close(), 5))
     assert runs(hand.log) == written + 1
     assert isinstance(hand.log._records[hand.log.last_sequence], SnapshotEnd)
+
+
+def large(limits: Limits, log: MemoryLog) -> HandBroker:
+    """A broker with one channel of which everything is there that can become much."""
+    hand = HandBroker(log, limits=limits)
+    hand.ask(CreateChannel("a", partitions=3))
+    hand.ask(CreateChannel("b"))
+    for number in range(60):
+        fields = {"producer_id": f"producer-{number % 7}", "sequence": number // 7, "crc": number}
+        hand.ask(publish("a", *"0123456789", partition=number % 3, **fields))
+        hand.ask(publish("a", "later", partition=0, delay_ms=60_000 + number))
+    for name in ("g", "h"):
+        for _ in range(6):
+            got = hand.ask(Pull("a", name, "m", max_messages=70))
+            for pulled in got.batches:
+                odd, even = ([(at, at + 1) for at in offsets_of(pulled) if at % 2 == rest] for rest in (1, 0))
+                hand.ask(Ack("a", name, "m", [Receipt(pulled.receipt, odd)]))
+                hand.ask(Nack("a", name, "m", [Receipt(pulled.receipt, even)], delay_ms=9_000 + pulled.base_offset))
+    return hand
+
+
+def test_a_channel_larger_than_a_record_is_told_in_several_and_comes_back_whole() -> None:
+    limits = Limits(snapshot_record_bytes=300)
+    hand = large(limits, MemoryLog(max_record_bytes=1000, is_held=True))
+    before = durable(hand.state)
+    again = hand.restart()
+    parts = [record for _, record in again.log.replay() if isinstance(record, ChannelSnapshot)]
+    assert len(parts) > 10
+    assert max(part.ByteSize() for part in parts) <= 700  # a partition with its marks is in one piece
+    assert again.broker.failed is None
+    assert durable(again.state) == before
+    assert again.state.set_aside == 0
+    assert len(again.state.schedules) == 60
+    assert durable(again.restart().state) == before  # and the log was not changed by reading it
+
+
+@pytest.fixture(scope="module")
+def whole() -> ChannelSnapshot:
+    hand = large(Limits(), MemoryLog(is_held=True))
+    try:
+        return snapshot.take(hand.state.channels["a"])
+    finally:
+        hand.stop()
+
+
+@given(st.integers(100, 5000))
+def test_parts_of_any_size_are_one_snapshot_again(whole: ChannelSnapshot, most_bytes: int) -> None:
+    joined: ChannelSnapshot | None = None
+    for part in snapshot.split(whole, most_bytes):
+        assert joined is None or joined.more
+        joined = snapshot.join(joined, part)
+    assert joined is not None
+    assert not joined.more
+    producers = Producers(100, 64, 1 << 60)
+    assert snapshot.take(snapshot.restore(joined, producers)) == whole
+
+
+def test_a_snapshot_of_which_a_part_is_lost_changes_nothing() -> None:
+    hand = large(Limits(), MemoryLog(is_held=True))
+    before = durable(hand.state)
+    channel = hand.state.channels["a"]
+    parts = snapshot.split(snapshot.take(channel), 300)
+    for kept in (parts[:-1], parts[:3] + parts[4:], parts[1:]):
+        hand.state.apply(0, SnapshotBegin(channel_ids=[channel.channel_id]))
+        for part in kept:
+            hand.state.apply(0, part)
+        assert hand.state.channels["a"] is channel
+    assert durable(hand.state) == before
+    for part in parts:
+        hand.state.apply(0, part)
+    assert hand.state.channels["a"] is not channel
+    assert durable(hand.state) == before
+
+
+def test_a_snapshot_that_the_log_does_not_take_is_given_up_and_nothing_else() -> None:
+    hand = large(Limits(), MemoryLog(max_record_bytes=1000, is_held=True))
+    before = durable(hand.state)
+    again = hand.restart()
+    assert hand.broker.failed is None
+    assert runs(hand.log) == 0
+    assert durable(again.state) == before
+    again.ask(publish("a", "on", partition=1))
+
+
+def test_a_snapshot_that_the_log_does_not_take_holds_up_no_publish() -> None:
+    hand = large(Limits(snapshot_bytes=2000), MemoryLog(max_record_bytes=1000, is_held=True))
+    for number in range(50):
+        hand.ask(publish("b", str(number) * 50))
+    assert hand.broker.failed is None
+    assert durable(hand.crash().state) == durable(hand.state)

@@ -447,7 +447,7 @@ class SnapshotBegin(_message.Message):
     def __init__(self, channel_ids: _Optional[_Iterable[int]] = ..., next_channel_id: _Optional[int] = ..., next_group_id: _Optional[int] = ..., next_schedule_id: _Optional[int] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
 
 class ChannelSnapshot(_message.Message):
-    __slots__ = ("channel_id", "name", "settings", "partitions", "groups", "producers", "schedules", "created_us")
+    __slots__ = ("channel_id", "name", "settings", "partitions", "groups", "producers", "schedules", "created_us", "part", "more")
     class Partition(_message.Message):
         __slots__ = ("start_offset", "next_offset", "bytes", "start_timestamp_us", "damaged", "end_timestamp_us", "marks", "mark_spacing", "end_expiry_us")
         START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -553,6 +553,8 @@ class ChannelSnapshot(_message.Message):
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULES_FIELD_NUMBER: _ClassVar[int]
     CREATED_US_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     channel_id: int
     name: str
     settings: ChannelSettings
@@ -561,7 +563,9 @@ class ChannelSnapshot(_message.Message):
     producers: _containers.RepeatedCompositeFieldContainer[ChannelSnapshot.Producer]
     schedules: _containers.RepeatedCompositeFieldContainer[ChannelSnapshot.Schedule]
     created_us: int
-    def __init__(self, channel_id: _Optional[int] = ..., name: _Optional[str] = ..., settings: _Optional[_Union[ChannelSettings, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[ChannelSnapshot.Partition, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[ChannelSnapshot.Group, _Mapping]]] = ..., producers: _Optional[_Iterable[_Union[ChannelSnapshot.Producer, _Mapping]]] = ..., schedules: _Optional[_Iterable[_Union[ChannelSnapshot.Schedule, _Mapping]]] = ..., created_us: _Optional[int] = ...) -> None: ...
+    part: int
+    more: bool
+    def __init__(self, channel_id: _Optional[int] = ..., name: _Optional[str] = ..., settings: _Optional[_Union[ChannelSettings, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[ChannelSnapshot.Partition, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[ChannelSnapshot.Group, _Mapping]]] = ..., producers: _Optional[_Iterable[_Union[ChannelSnapshot.Producer, _Mapping]]] = ..., schedules: _Optional[_Iterable[_Union[ChannelSnapshot.Schedule, _Mapping]]] = ..., created_us: _Optional[int] = ..., part: _Optional[int] = ..., more: bool = ...) -> None: ...
 
 class SnapshotEnd(_message.Message):
     __slots__ = ("begin_sequence",)
