@@ -190,4 +190,7 @@ class Channel:
         return group
 
     def add_group(self, group: Group) -> None:
+        namesake = self.groups.get(group.name)
+        if namesake is not None:  # it was deleted, even where that record is lost
+            self.groups_by_id.pop(namesake.group_id, None)
         self.groups[group.name] = self.groups_by_id[group.group_id] = group

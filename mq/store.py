@@ -143,6 +143,13 @@ class Store:
         old = self.channels_by_id.get(channel.channel_id)
         if old is not None:
             self._drop(old)
+        namesake = self.channels.get(channel.name)
+        if namesake is not None:
+            # A creation proves that what had its name before was deleted, even where that record is lost.
+            if namesake.channel_id > channel.channel_id:
+                self.set_aside += 1
+                return
+            self._drop(namesake)
         self.channels[channel.name] = self.channels_by_id[channel.channel_id] = channel
         self.next_channel_id = max(self.next_channel_id, channel.channel_id + 1)
         self._touch(channel)
@@ -157,7 +164,9 @@ class Store:
             self.budget.clear(partition.buffer)
             run = self._fetched.pop(partition, None)
             self._fetched_bytes -= run.size if run else 0
-        del self.channels[channel.name], self.channels_by_id[channel.channel_id]
+        del self.channels_by_id[channel.channel_id]
+        if self.channels.get(channel.name) is channel:
+            del self.channels[channel.name]
 
     def _store(self, sequence: int, record: pb.Published, pieces: list[bytes], partition: Partition) -> None:
         last = partition.buffer.last

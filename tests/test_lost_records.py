@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq import snapshot
+from mq.batch import OVERHEAD_BYTES
 from mq.command import CreateChannel, Position, Pull
 from mq.errors import DataLoss, MqError
 from mq.limits import Limits
@@ -23,7 +24,17 @@ from wal.chain import walk_chain
 from wal.disk import DirectDisk
 from wal.frame import HEADER_BYTES, Frame
 from wal.manifest import read_manifest
-from wal.pb.wal_pb2 import ChannelCreated, Damaged, Published, Skipped, Trimmed
+from wal.pb.wal_pb2 import (
+    ChannelCreated,
+    ChannelDeleted,
+    Damaged,
+    GroupCreated,
+    GroupDeleted,
+    Published,
+    Skipped,
+    SnapshotBegin,
+    Trimmed,
+)
 from wal.record import PUBLISHED, Record, decode
 
 __all__ = ["all_stopped"]
@@ -233,3 +244,53 @@ def test_whatever_is_lost_and_whenever_a_broker_starts_no_intact_record_is_misse
             offset for offset in in_memory if offset >= partition.start_offset
         }
         assert partition.bytes == 0 or partition.next_offset > partition.start_offset
+
+
+# ---------------------------------------------------------------- deletions
+
+
+def created(channel_id: int) -> ChannelCreated:
+    return ChannelCreated(channel_id=channel_id, name="a", partitions=1)
+
+
+def group_created(group_id: int) -> GroupCreated:
+    return GroupCreated(channel_id=1, group_id=group_id, name="g")
+
+
+def test_a_channel_that_was_made_again_has_its_name_alone_though_the_deletion_is_lost() -> None:
+    content = batch("x")
+    log: list[Record] = [
+        created(1),
+        Published(channel_id=1, count=1, batch=content),
+        Damaged(skip=3),
+        created(2),
+        Published(channel_id=2, count=1, batch=content),
+    ]
+    state = replay(log)
+    assert state.channels_by_id == {2: state.channels["a"]}
+    assert [len(partition.buffer) for partition in state.channels["a"].partitions] == [1]
+    assert state.budget.used < 2 * (len(content) + OVERHEAD_BYTES), "what the first one held is let go"
+    late = Published(channel_id=1, base_offset=1, count=1, batch=content)
+    assert replay([*log, late, ChannelDeleted(channel_id=1)]).channels_by_id.keys() == {2}
+    gone = replay([*log, ChannelDeleted(channel_id=2), ChannelDeleted(channel_id=1)])
+    assert (gone.channels, gone.channels_by_id) == ({}, {})
+    assert replay([*log, ChannelDeleted(channel_id=2), created(9)]).channels_by_id.keys() == {9}
+
+
+def test_of_two_snapshots_with_one_name_the_channel_that_was_made_later_stays() -> None:
+    """Runs write the youngest channel first."""
+    older, younger = (snapshot.take(replay([created(number)]).channels["a"]) for number in (1, 2))
+    for log in ([younger, older], [older, younger]):
+        state = replay([SnapshotBegin(channel_ids=[1, 2]), *log, ChannelDeleted(channel_id=1)])
+        assert state.channels_by_id == {2: state.channels["a"]}
+        state.apply(9, ChannelDeleted(channel_id=2))
+        assert (state.channels, state.channels_by_id) == ({}, {})
+
+
+def test_a_group_that_was_made_again_has_its_name_alone_though_the_deletion_is_lost() -> None:
+    log: list[Record] = [created(1), group_created(1), Damaged(skip=3), group_created(2)]
+    channel = replay(log).channels["a"]
+    assert channel.groups_by_id == {2: channel.groups["g"]}
+    deletions = [GroupDeleted(channel_id=1, group_id=number) for number in (2, 1)]
+    channel = replay([*log, *deletions]).channels["a"]
+    assert (channel.groups, channel.groups_by_id) == ({}, {})
