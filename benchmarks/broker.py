@@ -177,7 +177,7 @@ def growth(options: argparse.Namespace) -> Iterator[Row]:
         fill(server, "bench", most, 5_000, 100)
         after = compare(options, ours, "messages_per_second", **publishing)["ours"]
         yield flat_row(f"publish as the channel grows 1 k -> {most / 1e6:.0f} M", publishes, after)
-        newest = {"first": most - 200_000, "stored": 200_000}
+        newest = {"first": (server.end_offset("bench") - 200_000) // 500 * 500, "stored": 200_000}
         after = compare(options, ours, "messages_per_second", **newest, **pulling)["ours"]
         yield flat_row(f"pull the newest as the channel grows 1 k -> {most / 1e6:.0f} M", pulls, after)
         after = compare(options, ours, "messages_per_second", stored=200_000, **pulling)["ours"]

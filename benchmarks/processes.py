@@ -55,6 +55,10 @@ class Broker:
                 sys.exit("the broker ended")
             time.sleep(0.01)
 
+    def end_offset(self, name: str) -> int:
+        request = pb.DescribeChannelRequest(channel=name)
+        return self.call("AdminService/DescribeChannel", request, pb.ChannelInfo).partitions[0].next_offset
+
     def create(self, *names: str) -> None:
         for name in names:
             self.call("MQService/CreateChannel", pb.CreateChannelRequest(channel=name), pb.CreateChannelResponse)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
+from mq.pb.raw_pb2 import Batch as Contents
 from wal.pb.wal_pb2 import Batch as PlainBatch
 from wal.pb.wal_pb2 import Published
 
-MESSAGE_TAG = 1 << 3 | 2  # field 1, length-delimited
 OVERHEAD_BYTES = 400  # of the objects around a batch's bytes, for the budget
 
 
@@ -141,20 +142,10 @@ class Batch:
 
 
 def message_bounds(batch: bytes) -> array[int]:
-    """Positions of the messages in a valid batch's bytes; stops at a field that is no message."""
-    bounds = array("I")
-    at, size = 0, len(batch)
-    while at < size and batch[at] == MESSAGE_TAG:
-        bounds.append(at)
-        at += 1
-        length = shift = 0
-        while True:
-            byte = batch[at]
-            at += 1
-            length |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-        at += length
-    bounds.append(size)
-    return bounds
+    """Positions of the messages in a valid batch's bytes, and its end; fewer where a field is no message."""
+    lengths = list(map(len, Contents.FromString(batch).messages))
+    sizes = [
+        length + (2 if length < 0x80 else 3 if length < 0x4000 else 4 if length < 0x200000 else 5) for length in lengths
+    ]
+    bounds = array("I", accumulate(sizes, initial=0))
+    return bounds if bounds[-1] == len(batch) else array("I")
