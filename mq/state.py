@@ -150,15 +150,17 @@ class State(Store):
         self._published(sequence, record.published, [record.published.batch])
 
     def _atomic(self, sequence: int, record: pb.Atomic) -> None:
-        first: Channel | None = None
+        channel_ids = []
         answers = []
         for item in records.items_of(record):
             self.apply(sequence, item)
-            channel_id = getattr(item, "channel_id", 0)
-            first = first or self.channels_by_id.get(channel_id)
+            channel_ids.append(getattr(item, "channel_id", 0))
             if isinstance(item, pb.Published):
                 answers.append((item.partition, item.base_offset, item.count))
-        if record.producer and first is not None and first.channel_id not in self._awaited:
+        if not record.producer or not channel_ids or channel_ids[0] in self._awaited:
+            return  # the snapshot that is awaited tells of the transaction
+        first = self.channels_by_id.get(channel_ids[0])  # a retry is looked for there, and nowhere else
+        if first is not None:
             for partition, base, messages in answers or [(0, 0, 0)]:
                 answer = Answer(record.sequence, record.crc, partition, base, messages, record.timestamp_us)
                 first.producers.note(TRANSACTION + record.producer, answer, record.timestamp_us)

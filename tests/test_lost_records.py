@@ -9,22 +9,24 @@ from typing import Any
 
 import pytest
 from damage import Place
-from handbroker import HandBroker, all_stopped, batch, contents, new_secret, offsets, publish
+from handbroker import HandBroker, all_stopped, batch, contents, durable, new_secret, offsets, publish
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mq import snapshot
 from mq.batch import OVERHEAD_BYTES
-from mq.command import CreateChannel, Position, Pull
+from mq.command import CreateChannel, Position, Pull, Transact
 from mq.errors import DataLoss, MqError
 from mq.limits import Limits
 from mq.state import State
+from mq.transaction import decide_transact
 from wal import FileLog, Options
 from wal.chain import walk_chain
 from wal.disk import DirectDisk
 from wal.frame import HEADER_BYTES, Frame
 from wal.manifest import read_manifest
 from wal.pb.wal_pb2 import (
+    Atomic,
     ChannelCreated,
     ChannelDeleted,
     Damaged,
@@ -35,7 +37,7 @@ from wal.pb.wal_pb2 import (
     SnapshotBegin,
     Trimmed,
 )
-from wal.record import PUBLISHED, Record, decode
+from wal.record import PUBLISHED, Record, atomic, decode
 
 __all__ = ["all_stopped"]
 
@@ -294,3 +296,38 @@ def test_a_group_that_was_made_again_has_its_name_alone_though_the_deletion_is_l
     deletions = [GroupDeleted(channel_id=1, group_id=number) for number in (2, 1)]
     channel = replay([*log, *deletions]).channels["a"]
     assert (channel.groups, channel.groups_by_id) == ({}, {})
+
+
+# ---------------------------------------------------------------- transactions
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_transaction_within_a_snapshot_run_is_remembered_by_its_first_channel_only(order: str, place: int) -> None:
+    """`place`: how many channels the run had written before the transaction."""
+    hand = HandBroker()
+    for name in "ab":
+        hand.ask(CreateChannel(name))
+    run: list[Record] = [SnapshotBegin(channel_ids=[1, 2])]
+    run += [snapshot.take(hand.state.channels[name]) for name in order[:place]]
+    command = Transact([publish("a", "x"), publish("b", "y")], producer_id="p", sequence=0, crc=7)
+    hand.ask(command)
+    *_, (_, record) = hand.log.replay()
+    assert isinstance(record, Atomic)
+    run.append(record)
+    run += [snapshot.take(hand.state.channels[name]) for name in order[place:]]
+    state = replay(run)
+    assert durable(state) == durable(hand.state)
+    for each in (hand.state, state):
+        again = decide_transact(each, command, 5)
+        assert (again.records, again.reply.duplicate) == ([], True)
+        other = Transact([publish("b", "z")], producer_id="p", sequence=0, crc=8)
+        assert len(decide_transact(each, other, 5).records) == 1
+
+
+def test_a_transaction_whose_first_channel_is_lost_is_remembered_by_no_other() -> None:
+    content = batch("x")
+    items: list[Record] = [Published(channel_id=number, count=1, batch=content) for number in (9, 1)]
+    state = replay([created(1), atomic(items, producer="p", sequence=1)])
+    assert state.channels["a"].partitions[0].next_offset == 1
+    assert not list(state.channels["a"].producers.items())
