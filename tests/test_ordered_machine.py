@@ -52,7 +52,8 @@ class OrderedMachine(RuleBasedStateMachine):
         self.hand.ask(CreateGroup("a", "g", SETTINGS))
         self.published = [0] * PARTITIONS
         self.done = [0] * PARTITIONS  # everything before it is acked
-        self.not_before = [0] * PARTITIONS  # a nack holds its partition up
+        # a nack holds its partition up, until somebody commits past it
+        self.not_before: dict[tuple[int, int], int] = {}  # by partition and offset
         self.held: list[Held] = []
         self.seen: dict[str, int] = {}
         self.owners: dict[int, str] = {}  # of this start: who got something of a partition last
@@ -96,7 +97,8 @@ class OrderedMachine(RuleBasedStateMachine):
             following = max([self.done[pulled.partition], *(other.offsets[-1] + 1 for other in others)])
             assert held.offsets == list(range(following, following + len(held.offsets))), "out of order"
             assert following + len(held.offsets) <= self.published[pulled.partition]
-            assert self.not_before[pulled.partition] <= self.hand.clock.us, "before its backoff is over"
+            waits = [self.not_before.get((pulled.partition, offset), 0) for offset in held.offsets]
+            assert max(waits) <= self.hand.clock.us, "before its backoff is over"
             self.held.append(held)
             self.owners[pulled.partition] = member
 
@@ -144,7 +146,8 @@ class OrderedMachine(RuleBasedStateMachine):
         held = self.out(chosen.partition)[-1]
         self.hand.ask(Nack("a", "g", held.member, held.receipts))
         self.seen[held.member] = self.hand.clock.us
-        self.not_before[held.partition] = self.hand.clock.us + BACKOFF_MS * 1000
+        for offset in held.offsets:
+            self.not_before[held.partition, offset] = self.hand.clock.us + BACKOFF_MS * 1000
         held.is_over = True
 
     @rule(member=st.sampled_from(MEMBERS))
