@@ -39,6 +39,7 @@ class Agenda:
         self._housekeeping_at = 0.0
         self._is_burial_planned = False
         self._is_publishing_due = False
+        self._is_held_up = False  # something waits for room in the log
 
     @property
     def pulls(self) -> Pulls:
@@ -53,6 +54,12 @@ class Agenda:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    def resume(self) -> None:
+        """The marks have moved: go on with what waited for room in the log."""
+        if self._is_held_up and self._owner.has_room:
+            self._is_held_up = False
+            self._owner.loop.call_soon(self.tick)
 
     def tick(self) -> None:
         """Do what is due by the clock; the timer calls this, and tests with a clock of theirs."""
@@ -71,7 +78,8 @@ class Agenda:
         for group in groups:
             self._pulls.wake(group)
         self._pulls.end_overdue()
-        if self._is_schedule_due(now) and not self._is_publishing_due:
+        self._is_held_up = not self._owner.has_room and (self._is_held_up or self._is_schedule_due(now))
+        if self._is_schedule_due(now) and not self._is_publishing_due and not self._is_held_up:
             self._is_publishing_due = True
             self._owner.spawn(self._publish_due())
         if self._clock.monotonic() >= self._housekeeping_at:
@@ -82,7 +90,7 @@ class Agenda:
         now_us, now = self._clock.now_us(), self._clock.monotonic()
         delay = self._housekeeping_at - now
         for heap in (self._state.alarms, self._state.schedules):
-            if heap:
+            if heap and not (heap is self._state.schedules and self._is_held_up):
                 delay = min(delay, (heap[0][0] - now_us) / 1e6)
         deadline = self._pulls.next_deadline
         if deadline is not None:
@@ -129,9 +137,12 @@ class Agenda:
         return bool(self._state.schedules) and self._state.schedules[0][0] <= now
 
     async def _publish_due(self) -> None:
-        """Delayed publishes whose time has come, one after the other."""
+        """Delayed publishes whose time has come, one after the other, as long as there is room for them."""
         try:
-            while self._owner.failed is None and self._is_schedule_due(self._clock.now_us()):
+            while self._owner.refusal is None and self._is_schedule_due(self._clock.now_us()):
+                if not self._owner.has_room:
+                    self._is_held_up = True
+                    break
                 decision = await self._readback.due(self._clock.now_us())
                 if decision is None:
                     break
@@ -148,6 +159,9 @@ class Agenda:
         """Dead-letter what was delivered often enough."""
         self._is_burial_planned = False
         while self._state.dying and self._owner.failed is None:
+            if not self._owner.has_room:
+                self._is_held_up = True
+                break
             dying = self._state.dying.popleft()
             try:
                 self._owner.take(decide_burial(self._state, dying, self._clock.now_us()))

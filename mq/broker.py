@@ -17,7 +17,7 @@ from loguru import logger
 
 from mq.agenda import Agenda
 from mq.channel import Missing, Partition
-from mq.command import MEMORY, Command, CreateGroup, DeleteChannel, DeleteGroup, Publish, Pull, Seek, Transact
+from mq.command import MEMORY, Command, CreateGroup, DeleteChannel, DeleteGroup, Publish, Pull, Redrive, Seek, Transact
 from mq.commitqueue import CommitQueue, Done
 from mq.deciders import decide
 from mq.errors import MqError, ResourceExhausted, Unavailable
@@ -25,6 +25,7 @@ from mq.limits import Limits
 from mq.owner import Clock, Owner
 from mq.publication import decide_publish
 from mq.readback import Readback
+from mq.redrive import MOST_BYTES as REDRIVEN_BYTES
 from mq.reply import PublishReply, PullReply
 from mq.snapshotter import Snapshotter
 from mq.state import State
@@ -258,6 +259,8 @@ class Broker:
         """Everything but Publish and Pull."""
         if isinstance(command, Transact):
             self.owner.admit(sum(len(publish.batch) for publish in command.publishes))
+        elif isinstance(command, Redrive):
+            self.owner.admit(REDRIVEN_BYTES)
         reply = self.owner.take(decide(self.state, command, self.clock.now_us()))
         assert reply is not None
         self.owner.answer(done, reply)
@@ -316,6 +319,7 @@ class Broker:
     def _on_synced(self, synced: int) -> None:
         self._pulls.moved(self.state.advance(synced))
         self._snapshotter.step()
+        self._agenda.resume()
 
     def _on_failed(self, error: BaseException) -> None:
         if self.failed is not None:

@@ -60,6 +60,11 @@ class Owner:
             raise ResourceExhausted("the disk is almost full; acks and pulls go on")
         self.queue.admit(size)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the broker's own publishes may go on: nobody can be told to come back with them later."""
+        return not self.is_short_of_space and self.queue.unsynced_bytes < self.queue.limit_bytes
+
     def take(self, decision: Decision) -> Reply | None:
         """Apply and queue what was decided."""
         for record in decision.records:
