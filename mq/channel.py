@@ -60,7 +60,7 @@ class Partition:
         self.hidden = 0  # what lies before is there, and not served
         self.visible = next_offset  # pulls see nothing at or after it: it is not synced yet
         self.buffer = Buffer(next_offset)
-        self.fetched: Fetched | None = None
+        self.fetched: list[Fetched] = []  # several, because readers are at several places
         self.unreadable = RangeSet()  # found damaged by reading, since the start of the process
 
     @property
@@ -71,8 +71,8 @@ class Partition:
     def find(self, offset: int) -> Batch | None:
         """The visible batch that holds the offset, or the next one. Raises Missing."""
         if offset < self.buffer.floor:
-            fetched = self.fetched
-            if fetched is None or not fetched.start <= offset < fetched.end:
+            fetched = next((run for run in self.fetched if run.start <= offset < run.end), None)
+            if fetched is None:
                 if offset < self.visible:
                     raise Missing(self, offset)
                 return None

@@ -57,7 +57,7 @@ class Store:
         self.alarms: list[tuple[int, int, Group, Lease | None]] = []  # heap: a lease ends, or a retry is due
         self.numbers = count(1)  # of leases and alarms
         self._unsynced: deque[tuple[Batch, Partition]] = deque()
-        self._fetched: OrderedDict[Partition, Fetched] = OrderedDict()
+        self._fetched: OrderedDict[Fetched, Partition] = OrderedDict()
         self._fetched_bytes = 0
         self._awaited: set[int] = set()  # channels whose records are skipped until their snapshot comes
 
@@ -111,13 +111,13 @@ class Store:
         batches = [Batch(item, [item.batch], 0) for item in published]
         end = batches[-1].end if batches else partition.buffer.floor
         run = Fetched(offset, max(end, offset + 1), batches)
-        old = self._fetched.pop(partition, None)
-        self._fetched_bytes += run.size - (old.size if old else 0)
-        partition.fetched = self._fetched[partition] = run
+        partition.fetched.append(run)
+        self._fetched[run] = partition
+        self._fetched_bytes += run.size
         while self._fetched_bytes > self.limits.fetched_bytes and len(self._fetched) > 1:
-            oldest, gone = self._fetched.popitem(last=False)
-            oldest.fetched = None
-            self._fetched_bytes -= gone.size
+            oldest, owner = self._fetched.popitem(last=False)
+            owner.fetched.remove(oldest)
+            self._fetched_bytes -= oldest.size
 
     def _known(self, channel_id: int) -> Channel | None:
         channel = self.channels_by_id.get(channel_id)
@@ -162,8 +162,9 @@ class Store:
     def _drop(self, channel: Channel) -> None:
         for partition in channel.partitions:
             self.budget.clear(partition.buffer)
-            run = self._fetched.pop(partition, None)
-            self._fetched_bytes -= run.size if run else 0
+            for run in partition.fetched:
+                del self._fetched[run]
+                self._fetched_bytes -= run.size
         del self.channels_by_id[channel.channel_id]
         if self.channels.get(channel.name) is channel:
             del self.channels[channel.name]
