@@ -12,7 +12,7 @@ from loguru import logger
 from mq.channel import Missing
 from mq.cleaner import Cleaner
 from mq.deadletter import decide_burial
-from mq.errors import DataLoss, MqError
+from mq.errors import MqError
 from mq.owner import Owner
 from mq.pulls import Pulls
 from mq.readback import Readback
@@ -164,18 +164,23 @@ class Agenda:
                 break
             dying = self._state.dying.popleft()
             try:
-                self._owner.take(decide_burial(self._state, dying, self._clock.now_us()))
-                self._pulls.wake(dying.group)
+                decision, lost = decide_burial(self._state, dying, self._clock.now_us())
             except Missing as missing:
                 self._owner.spawn(self._bury_after_reading(dying, missing))
-            except DataLoss as loss:
-                logger.error("a message for the dead-letter channel can't be read: {}", loss)
+                continue
+            self._owner.take(decision)
+            self._pulls.wake(dying.group)
+            for loss in lost:
+                text = "messages of channel {!r} for its dead-letter channel can't be read: {}"
+                logger.error(text, dying.channel.name, loss)
 
     async def _bury_after_reading(self, dying: Dying, missing: Missing) -> None:
         try:
             await self._readback.read(missing)
         except MqError as error:
-            logger.error("a message for the dead-letter channel can't be read: {}", error)
+            text = "messages of channel {!r} for its dead-letter channel can't be read yet, it is tried again: {}"
+            logger.warning(text, dying.channel.name, error)
+            self._state.dying.append(dying)  # the next tick comes back to it
             return
         self._state.dying.append(dying)
         self._bury()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from mq.batch import Cut
 from mq.channel import DLQ_SUFFIX, Channel, Missing, Partition
 from mq.decision import Decision
-from mq.errors import InvalidArgument
+from mq.errors import DataLoss, InvalidArgument
 from mq.group import Group
 from mq.state import State
 from mq.store import Dying
@@ -17,6 +17,9 @@ from wal.pb.wal_pb2 import Batch, ChannelCreated, DeadLettered, OffsetRange, Par
 from wal.record import Record
 
 EXHAUSTED = "max-deliver"  # the reason where no member gave one
+MOST_MESSAGES = 500  # in one record: each gets its origin written on it, which may be more than its content
+MOST_BYTES = 4 << 20  # of content in one record, unless a single message has more
+DECIDED_BYTES = 8 << 20  # by one decision about what is exhausted: the rest waits its turn
 
 
 class Burial:
@@ -32,30 +35,41 @@ class Burial:
         self._settings = state.limits.channel
         self._dlq_id = self._dlq.channel_id if self._dlq else state.next_channel_id
         self._letters: list[DeadLettered] = []
+        self.bytes = 0  # of the messages moved
 
     def add(self, group: Group, partition: Partition, start: int, end: int, delivery_count: int, reason: str) -> int:
         """Move a range; returns how many messages. Raises Missing and DataLoss."""
         moved = 0
         while start < end:
-            partition.check_readable(start)
-            batch = partition.find(start)
-            cut = batch.cut(start, end, 1 << 62, 1 << 62, True) if batch is not None and batch.base < end else None
-            if cut is None:
-                break
-            letter = DeadLettered(
-                channel_id=self._channel.channel_id,
-                group_id=group.group_id,
-                partition=partition.number,
-                range=OffsetRange(start=start, end=min(cut.end, end)),
-                delivery_count=delivery_count,
-                reason=reason,
-                published=self._published(cut, self._labels(group, partition, delivery_count, reason)),
-                timestamp_us=self._now,
-            )
-            self._letters.append(letter)
-            moved += cut.messages
-            start = cut.end
+            messages, start = self.add_some(group, partition, start, end, delivery_count, reason)
+            moved += messages
         return moved
+
+    def add_some(
+        self, group: Group, partition: Partition, start: int, end: int, delivery_count: int, reason: str
+    ) -> tuple[int, int]:
+        """Move the first of a range; returns how many, and where the rest starts. Raises Missing and DataLoss."""
+        partition.check_readable(start)
+        stop = min(end, partition.readable_end(start))
+        batch = partition.find(start)
+        cut = (
+            batch.cut(start, stop, MOST_MESSAGES, MOST_BYTES, True) if batch is not None and batch.base < stop else None
+        )
+        if cut is None:
+            return 0, stop if start < stop else end
+        letter = DeadLettered(
+            channel_id=self._channel.channel_id,
+            group_id=group.group_id,
+            partition=partition.number,
+            range=OffsetRange(start=start, end=min(cut.end, stop)),
+            delivery_count=delivery_count,
+            reason=reason,
+            published=self._published(cut, self._labels(group, partition, delivery_count, reason)),
+            timestamp_us=self._now,
+        )
+        self._letters.append(letter)
+        self.bytes += len(letter.published.batch)
+        return cut.messages, min(cut.end, stop)
 
     def records(self) -> list[Record]:
         if not self._letters:
@@ -99,23 +113,31 @@ class Burial:
         )
 
 
-def decide_burial(state: State, dying: Dying, now: int) -> Decision:
-    """Dead-letter what is exhausted, if it still is. Raises Missing and DataLoss."""
+def decide_burial(state: State, dying: Dying, now: int) -> tuple[Decision, list[DataLoss]]:
+    """Dead-letter what is exhausted, if it still is; also says what of it is lost, and stays. Raises Missing."""
     channel = state.channels_by_id.get(dying.channel.channel_id)
     group = channel.groups_by_id.get(dying.group.group_id) if channel else None
+    lost: list[DataLoss] = []
     if channel is None or group is None:
-        return Decision([], None)
+        return Decision([], None), lost
     burial = Burial(state, channel, now)
-    cursor = group.cursors[dying.partition]
+    partition, cursor = channel.partitions[dying.partition], group.cursors[dying.partition]
     for start, end in cursor.retries.within(dying.start, dying.end):
         retry = cursor.retries.at(start)
         if retry is None or retry.count != dying.delivery_count:
             continue
-        try:
-            burial.add(group, channel.partitions[dying.partition], start, end, retry.count, EXHAUSTED)
-        except Missing:
-            if not burial.records():
-                raise
-            state.dying.append(dying)  # what was found goes first, and is not needed again for the rest
-            break
-    return Decision(burial.records(), None)
+        while start < end:
+            if burial.bytes >= DECIDED_BYTES:
+                state.dying.append(dying._replace(start=start))
+                return Decision(burial.records(), None), lost
+            try:
+                _, start = burial.add_some(group, partition, start, end, retry.count, EXHAUSTED)
+            except DataLoss as loss:
+                lost.append(loss)
+                start = max(start + 1, loss.end)
+            except Missing:
+                if not burial.bytes and not lost:
+                    raise
+                state.dying.append(dying._replace(start=start))  # what was found goes first
+                return Decision(burial.records(), None), lost
+    return Decision(burial.records(), None), lost
