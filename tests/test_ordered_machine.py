@@ -28,7 +28,11 @@ MEMBERS = ["m", "n", "o"]
 SESSION_MS = 10_000
 BACKOFF_MS = 1000
 SETTINGS = GroupSettings(
-    mode=GroupSettings.ORDERED, session_timeout_ms=SESSION_MS, ack_wait_ms=60_000, backoff_ms=[BACKOFF_MS]
+    mode=GroupSettings.ORDERED,
+    session_timeout_ms=SESSION_MS,
+    ack_wait_ms=60_000,
+    backoff_ms=[BACKOFF_MS],
+    max_deliver=1_000_000,  # the model knows no dead letters
 )
 
 
