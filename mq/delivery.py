@@ -199,10 +199,24 @@ class _Leasing:
         self.now = now
 
     def run(self) -> None:
+        if self.group.is_ordered:
+            while not self.answer.is_full and self._next():
+                pass
+            return
         while not self.answer.is_full and self._again():
             pass
         while not self.answer.is_full and self._fresh():
             pass
+
+    def _next(self) -> bool:
+        """In an ordered group: whatever has the lowest offset. What waits for redelivery holds up what follows it.
+
+        What precedes it goes out first: a restart forgets what was out, and remembers only what came back.
+        """
+        waiting = self.cursor.retries.first_waiting()
+        if waiting is not None and waiting.start < self.cursor.fresh(self.partition.visible)[0]:
+            return self._again()
+        return self._fresh()
 
     def _again(self) -> bool:
         """Lease what is due for redelivery; false: nothing is, or nothing more fits."""
@@ -221,8 +235,6 @@ class _Leasing:
 
     def _fresh(self) -> bool:
         """Lease what was never out; false: there is nothing, or nothing more fits."""
-        if self.group.is_ordered and self.cursor.retries.first_waiting():
-            return False  # in an ordered group what waits for redelivery holds up what follows it
         start, _ = self.cursor.fresh(self.partition.visible)
         self.partition.check_readable(start)
         start, stop = self.cursor.fresh(self.partition.readable_end(start))

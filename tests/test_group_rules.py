@@ -400,3 +400,14 @@ def test_what_was_redelivered_and_given_back_keeps_its_count(hand: HandBroker) -
     hand.ask(Leave("a", "g", "m"))
     third = pull(hand, 3, "n")
     assert (offsets(third), third.batches[0].delivery_count) == ([0, 1, 2], 2)
+
+
+def test_after_a_restart_an_ordered_group_gets_what_precedes_a_nacked_message_first(ordered: HandBroker) -> None:
+    """A restart forgets what was out: the message before the nacked one was out too, and must not be overtaken."""
+    first = ordered.ask(Pull("a", "g", "m", max_messages=1, partition=0))
+    second = ordered.ask(Pull("a", "g", "m", max_messages=1, partition=0))
+    assert (contents(first), contents(second)) == (["0"], ["1"])
+    ordered.ask(Nack("a", "g", "m", receipts(second), delay_ms=0))
+    again = ordered.crash()
+    again.tick(60_000)
+    assert contents(again.ask(Pull("a", "g", "m", partition=0))) == ["0", "1", "2"]
