@@ -219,3 +219,21 @@ def test_a_running_log_installs_between_two_groups(tmp_path):
     log.append([published(100)])
     marks.wait_synced(101)
     log.close()
+
+
+def test_of_two_installs_of_one_segment_the_second_finds_it_gone(tmp_path):
+    log = FileLog.open(tmp_path / "log", Options(segment_bytes=4096, snapshot_bytes=4096, soft_free_bytes=0))
+    marks = Marks()
+    log.start(marks.on_marks, marks.on_failure)
+    for base in range(100):
+        log.append([published(base, b"x" * 100)])
+    marks.wait_synced(100)
+    proposal = Proposal((log.segments()[0].name,), ())
+
+    async def both():
+        return await asyncio.gather(*(log.install(proposal, approve_all) for _ in range(2)), return_exceptions=True)
+
+    first, second = asyncio.run(both())
+    assert first == []
+    assert isinstance(second, InstallRefused)
+    log.close()

@@ -120,6 +120,7 @@ class FileLog:
         self._on_failure: OnFailure = lambda error: None
         self._is_closed = False
         self._scrubbed = 0  # the first sequence of the segment that was scrubbed last
+        self._installing = asyncio.Lock()
         self._installs: list[concurrent.futures.Future[None]] = []  # waiting for the writer
 
         self.last_sequence = opened.live.last_sequence
@@ -399,8 +400,13 @@ class FileLog:
     async def install(self, proposal: Proposal, approve: Approve) -> list[str]:
         """Replace segments by rewritten ones, if every difference is approved; returns the new names.
 
-        Raises InstallRefused, and then the log is as it was.
+        Raises InstallRefused, and then the log is as it was. One after the other: what the first has replaced, the
+        second can't replace again.
         """
+        async with self._installing:
+            return await self._install(proposal, approve)
+
+    async def _install(self, proposal: Proposal, approve: Approve) -> list[str]:
         self._check_usable()
         manifest = self._writer.manifest
         entries = await asyncio.to_thread(check, self._disk, self.directory, manifest, proposal, approve)
