@@ -182,7 +182,7 @@ def test_a_failed_read_is_answered_and_the_next_try_succeeds(hand: HandBroker, l
     held = receipts(hand.ask(Pull("a", "g", "m", max_messages=1)))
     start = Start("time", hand.clock.now_us() - 2_500_000)
     hand.ask(CreateGroup("a", "h"))
-    hand.state.channels["a"].partitions[0].fetched = None
+    hand.state.channels["a"].partitions[0].fetched.clear()
     commands = [Pull("a"), Pull("a", start=start), Seek("a", "h", start=start), Reject("a", "g", "m", held)]
     for command in commands:
         log.errors.append(error)
