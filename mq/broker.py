@@ -22,13 +22,14 @@ from mq.commitqueue import CommitQueue, Done
 from mq.deciders import decide
 from mq.errors import MqError, ResourceExhausted, Unavailable
 from mq.limits import Limits
-from mq.owner import Clock, Owner
+from mq.owner import Owner
 from mq.publication import decide_publish
 from mq.readback import Readback
 from mq.redrive import MOST_BYTES as REDRIVEN_BYTES
 from mq.reply import PublishReply, PullReply
 from mq.snapshotter import Snapshotter
 from mq.state import State
+from wal.clock import Clock
 from wal.log import Log
 
 MOST_READ_BYTES = 32 << 20  # for one command; an answer, and so what is settled by one request, has far less

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from mq.commitqueue import CommitQueue, Done
 from mq.decision import Decision
@@ -15,20 +15,9 @@ from mq.errors import MqError, ResourceExhausted
 from mq.limits import Limits
 from mq.reply import Reply
 from mq.state import State
+from wal.clock import Clock
 from wal.log import Log
 from wal.record import Record
-
-
-class Clock(Protocol):
-    """Time, passed in so that tests need not sleep."""
-
-    def now_us(self) -> int:
-        """Microseconds since the Unix epoch, as the wall clock says."""
-        ...
-
-    def monotonic(self) -> float:
-        """Seconds that only grow: for waiting."""
-        ...
 
 
 class Owner:

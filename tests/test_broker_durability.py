@@ -243,3 +243,10 @@ def test_drain_answers_waiting_pulls_and_refuses_the_rest(hand: HandBroker) -> N
     assert waiting.answer.batches == []
     assert isinstance(hand.send(Publish("a", b"", 1)).answer, Unavailable)
     assert hand.health == [True, False]
+
+
+def test_a_stop_waits_for_a_disk_that_takes_nothing_only_so_long(hand: HandBroker) -> None:
+    waiting = hand.send(publish("a", "x"))
+    assert not waiting.is_answered
+    hand.loop.run_until_complete(hand.broker.close(grace_seconds=0.01))
+    assert hand.log.is_closed

@@ -9,7 +9,7 @@ from waiting import Marks
 from walsample import DIRECTORY, content_of, open_log, published
 
 from wal import FileLog, Options
-from wal.errors import InstallRefused
+from wal.errors import InstallRefused, LogFailed
 from wal.frame import Frame
 from wal.install import STAGING, Proposal
 from wal.record import Acked, Published, Unknown, encode
@@ -236,4 +236,22 @@ def test_of_two_installs_of_one_segment_the_second_finds_it_gone(tmp_path):
     first, second = asyncio.run(both())
     assert first == []
     assert isinstance(second, InstallRefused)
+    log.close()
+
+
+def test_an_install_on_a_log_that_fails_meanwhile_ends(tmp_path, monkeypatch):
+    log = FileLog.open(tmp_path / "log", Options(segment_bytes=4096, snapshot_bytes=4096, soft_free_bytes=0))
+    marks = Marks()
+    log.start(marks.on_marks, marks.on_failure)
+    for base in range(100):
+        log.append([published(base, b"x" * 100)])
+    marks.wait_synced(100)
+    monkeypatch.setattr("wal.filelog.place", lambda *args: log._fail(OSError("the disk is gone")))
+
+    async def install():
+        async with asyncio.timeout(30):
+            await log.install(Proposal((log.segments()[0].name,), ()), approve_all)
+
+    with pytest.raises(LogFailed):
+        asyncio.run(install())
     log.close()

@@ -56,7 +56,7 @@ class MemoryLog:
         self._on_marks: OnMarks | None = None
         self._on_failure: OnFailure | None = None
         self._failure: BaseException | None = None
-        self._is_closed = False
+        self.is_closed = False
 
     def start(self, on_marks: OnMarks, on_failure: OnFailure) -> None:
         self._on_marks, self._on_failure = on_marks, on_failure
@@ -95,7 +95,7 @@ class MemoryLog:
 
     def crash(self) -> MemoryLog:
         """The log as the next start finds it: what was synced, and nothing else."""
-        self._is_closed = True
+        self.is_closed = True
         successor = MemoryLog(max_record_bytes=self.max_record_bytes, is_held=self.is_held)
         successor.uuid = self.uuid
         held, successor.is_held = successor.is_held, False
@@ -178,14 +178,14 @@ class MemoryLog:
         )
 
     def close(self) -> None:
-        if not self._is_closed and self._failure is None:
+        if not self.is_closed and self._failure is None:
             self._move_marks(self.last_sequence)
-        self._is_closed = True
+        self.is_closed = True
 
     def _check_usable(self) -> None:
         if self._failure is not None:
             raise LogFailed(str(self._failure))
-        if self._is_closed:
+        if self.is_closed:
             raise LogClosed("the log is closed")
 
     def _move_marks(self, sequence: int) -> None:
