@@ -1,7 +1,9 @@
 """The `mq` command, run as users run it: real processes against a real broker."""
 
+import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -15,7 +17,7 @@ import pytest
 from process import wait_until
 
 import mq
-from mq.cli import COMMANDS, main
+from mq.cli import COMMANDS, doctor, main
 from mq.cli.output import as_dict
 from mq.testing import broker
 
@@ -100,6 +102,29 @@ def test_lines_of_a_file_and_of_stdin_are_messages(command: Command, client: mq.
     assert command("sub", "lines", "--offset", "9999", "-c", "2", "-r") == "line 9999\nunfinished\n"
     assert command("sub", "lines", "--since", "1h", "-c", "1", "-r") == "line 0\n"
     assert command("sub", "lines", "--new", "-e") == ""
+
+
+def test_a_terminal_sees_the_progress_of_a_file_and_a_pipe_does_not(
+    command: Command, client: mq.Client, tmp_path: Path
+) -> None:
+    client.create_channel("watched", exist_ok=True)
+    file = tmp_path / "lines"
+    file.write_bytes(b"one line\n" * 10_000)
+    assert b"publishing" not in command.run("pub", "watched", "-l", str(file)).stderr
+    ours, theirs = pty.openpty()
+    arguments = [sys.executable, "-m", "mq.cli", "pub", "watched", "-l", str(file)]
+    environment = {**command.environment, "TERM": "xterm"}
+    with subprocess.Popen(arguments, env=environment, stderr=theirs) as running:
+        os.close(theirs)
+        seen = b""
+        with contextlib.suppress(OSError):  # the terminal is gone with its last user
+            while piece := os.read(ours, 1 << 16):
+                seen += piece
+        assert running.wait(DEADLINE) == 0
+    os.close(ours)
+    assert b"publishing to watched" in seen
+    assert b"100%" in seen
+    assert b"published 10,000 messages" in seen
 
 
 def test_a_group_is_acked_unless_it_shall_not(command: Command, client: mq.Client) -> None:
@@ -231,10 +256,20 @@ def test_the_doctor_finds_a_healthy_machine_healthy(command: Command, tmp_path: 
     found = json.loads(command("doctor", "--data-dir", str(tmp_path / "data"), "-o", "json"))
     states = {each["check"]: each["state"] for each in found}
     assert {"settings", "versions", "clock", "data directory", "disk space", "fsync", "broker"} <= states.keys()
-    assert states["broker"] == "ok"
+    assert states["broker"] == states["broker's clock"] == "ok"
     (tmp_path / "file").write_text("")
     bad = json.loads(command("doctor", "--data-dir", str(tmp_path / "file"), "-o", "json", code=1))
     assert any(each["state"] == "FAIL" and each["hint"] for each in bad)
+
+
+@pytest.mark.parametrize(
+    ("its", "state", "found"),
+    [(99.5, "ok", "agrees"), (101.0, "ok", "agrees"), (90.0, "warn", "10.0 s behind"), (112.0, "warn", "10.0 s ahead")],
+)
+def test_the_doctor_compares_clocks_but_for_the_time_an_answer_takes(its: float, state: str, found: str) -> None:
+    finding = doctor._clock_of_broker(its, begin=100.0, end=102.0)
+    assert finding.state == state
+    assert found in finding.found
 
 
 # ---------------------------------------------------------------- the log

@@ -26,6 +26,7 @@ OK, WARN, FAIL = "ok", "warn", "FAIL"
 LITTLE_DISK = 1 << 30
 SLOW_SYNC_SECONDS = 0.02
 SYNCS = 20
+CLOCKS_APART_SECONDS = 1.0
 
 
 class Finding(NamedTuple):
@@ -144,10 +145,24 @@ def _broker(server: str | None) -> Iterator[Finding]:
 
     try:
         with connect(server, timeout=5.0) as client:
+            begin = time.time()
             info = client.server_info()
+            end = time.time()
     except MqError as error:
         yield Finding("broker", WARN, str(error), "start one with mq serve, or name it with MQ_SERVER")
         return
     same = info.version == __version__
     hint = "" if same else f"this command is {__version__}: bring both to one version"
     yield Finding("broker", OK if same else WARN, f"mq {info.version} serves {info.channels} channels", hint)
+    if info.now_us:  # an older broker does not tell
+        yield _clock_of_broker(info.now_us / 1e6, begin, end)
+
+
+def _clock_of_broker(its: float, begin: float, end: float) -> Finding:
+    """It answered somewhere between begin and end by this machine's clock; only what lies outside is a difference."""
+    apart = max(begin - its, its - end, 0.0)
+    if apart < CLOCKS_APART_SECONDS:
+        return Finding("broker's clock", OK, "agrees with the one here")
+    which = "behind" if its < begin else "ahead of"
+    hint = "start a time service on both: delays, ages and times to seek to go by the broker's clock"
+    return Finding("broker's clock", WARN, f"{apart:.1f} s {which} the one here", hint)

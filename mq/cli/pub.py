@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -14,11 +15,13 @@ import click
 
 from mq.cli.failure import say
 from mq.cli.option import DURATION, RATE, TIME, connect, output_option, server_option
+from mq.cli.progress import Advance, progress
 
 if TYPE_CHECKING:
     from mq.client.client import Client
 
 PIECE_BYTES = 4 << 20
+TELL_EVERY = 1_024  # messages between two updates of the progress bar
 
 
 @click.command(short_help="publish messages")
@@ -88,20 +91,27 @@ def pub(
             found = client.publish(channel, body.encode(), ttl_ms=ttl, durability=durability, **how)
             _tell(channel, 1, output, {"partition": found.partition, "offset": found.offset})
             return
-        messages = itertools.repeat(body.encode(), count) if body is not None else _stdin(send_on, lines)
-        total = _stream(client, channel, messages, how, rate, ttl, durability, lines)
+        with progress(f"publishing to {channel}") as advance:
+            if body is not None:
+                messages = _repeated(body.encode(), count, advance)
+            else:
+                messages = _stdin(send_on, lines, advance)
+            # whole files leave in large pieces: a line at a time would be paced by this loop
+            is_plain = lines is not None and not any(how.values()) and not rate
+            pieces = _pieces(lines, advance) if lines is not None and is_plain else None
+            total = _stream(client, channel, pieces, messages, how, rate, ttl, durability)
         _tell(channel, total, output, {})
 
 
 def _stream(
     client: Client,
     channel: str,
+    pieces: Iterator[list[bytes]] | None,
     messages: Iterator[bytes],
     how: dict[str, Any],
     rate: float | None,
     ttl: int,
     durability: str | None,
-    lines: BinaryIO | None,
 ) -> int:
     """Publish until the source ends or Ctrl-C comes; what was taken from it is durable then."""
     total = 0
@@ -117,8 +127,8 @@ def _stream(
     signal.signal(signal.SIGTERM, stop)
     with client.producer(channel, ttl_ms=ttl, durability=durability) as producer:
         try:
-            if lines is not None and not any(how.values()) and not rate:
-                for piece in _pieces(lines):
+            if pieces is not None:
+                for piece in pieces:
                     total += producer.send_many(piece)
             else:
                 begin = time.monotonic()
@@ -132,24 +142,47 @@ def _stream(
     return total
 
 
-def _stdin(send_on: str, lines: BinaryIO | None) -> Iterator[bytes]:
+def _repeated(body: bytes, count: int, advance: Advance) -> Iterator[bytes]:
+    for number in range(count):
+        if not number % TELL_EVERY:
+            advance(number, count)
+        yield body
+
+
+def _stdin(send_on: str, lines: BinaryIO | None, advance: Advance) -> Iterator[bytes]:
     source = lines or sys.stdin.buffer
     if send_on == "eof" and lines is None:
         yield source.read()
         return
-    for line in source:
+    done, total = 0, _size(source)
+    for number, line in enumerate(source):
+        if not number % TELL_EVERY:
+            advance(done, total)
+        done += len(line)
         yield line.rstrip(b"\r\n")
 
 
-def _pieces(source: BinaryIO) -> Iterator[list[bytes]]:
+def _pieces(source: BinaryIO, advance: Advance) -> Iterator[list[bytes]]:
     """The lines of a file, many at a time."""
     rest = b""
+    done, total = 0, _size(source)
     while piece := source.read(PIECE_BYTES):
         found = (rest + piece).split(b"\n")
         rest = found.pop()
         yield [line[:-1] if line.endswith(b"\r") else line for line in found] if b"\r" in piece else found
+        done += len(piece)
+        advance(done, total)
     if rest:
         yield [rest]
+
+
+def _size(source: BinaryIO) -> int:
+    """Of a plain file; 0 for a pipe, which ends when it ends."""
+    try:
+        status = os.fstat(source.fileno())
+    except OSError:  # nothing of the operating system's
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def _headers(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from mq.cli import output as out
 from mq.cli.failure import CONFLICT, say
 from mq.cli.option import F, confirm, connect, force_option, output_option, server_option
+from mq.cli.progress import progress
 from wal.chain import walk_chain
 from wal.disk import DirectDisk
 from wal.frame import Frame
@@ -71,7 +72,7 @@ def verify(directory: Path, output: str) -> None:
     """
     from wal.verify import verify as verify_log
 
-    with _progress("verifying") as advance:
+    with progress("verifying") as advance:
         report = verify_log(str(directory), progress=advance)
     damage = [
         {
@@ -196,7 +197,7 @@ def repair(directory: Path, force: bool) -> None:
 
     confirm(f"put what is damaged in {directory} aside for good?", force)
     try:
-        with _progress("repairing") as advance:
+        with progress("repairing") as advance:
             done = repair_log(str(directory), progress=advance)
     except LogLocked:
         say(f"{directory} is in use: stop its broker first")
@@ -223,26 +224,3 @@ def _manifest(directory: Path) -> Manifest:
     if manifest is None:
         raise click.UsageError(f"{directory} holds no log: there is no MANIFEST in it")
     return manifest
-
-
-class _progress:  # noqa: N801 - used like a function
-    """A progress bar on stderr, where that is a terminal."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._bar: Any = None
-
-    def __enter__(self) -> Any:
-        if not sys.stderr.isatty():
-            return lambda done, total: None
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._bar = Progress(console=Console(stderr=True), transient=True)
-        self._bar.start()
-        task = self._bar.add_task(self._what)
-        return lambda done, total: self._bar.update(task, completed=done, total=total or None)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()

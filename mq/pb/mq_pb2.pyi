@@ -829,7 +829,7 @@ class ServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ServerInfoResponse(_message.Message):
-    __slots__ = ("version", "log_uuid", "start_id", "started_us", "storage_mode", "channels", "groups", "messages", "buffered_bytes", "log_bytes", "log_segments", "last_sequence", "synced_sequence", "free_bytes", "fsync_mean_seconds", "max_request_bytes")
+    __slots__ = ("version", "log_uuid", "start_id", "started_us", "storage_mode", "channels", "groups", "messages", "buffered_bytes", "log_bytes", "log_segments", "last_sequence", "synced_sequence", "free_bytes", "fsync_mean_seconds", "max_request_bytes", "now_us")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LOG_UUID_FIELD_NUMBER: _ClassVar[int]
     START_ID_FIELD_NUMBER: _ClassVar[int]
@@ -846,6 +846,7 @@ class ServerInfoResponse(_message.Message):
     FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FSYNC_MEAN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NOW_US_FIELD_NUMBER: _ClassVar[int]
     version: str
     log_uuid: str
     start_id: str
@@ -862,7 +863,8 @@ class ServerInfoResponse(_message.Message):
     free_bytes: int
     fsync_mean_seconds: float
     max_request_bytes: int
-    def __init__(self, version: _Optional[str] = ..., log_uuid: _Optional[str] = ..., start_id: _Optional[str] = ..., started_us: _Optional[int] = ..., storage_mode: _Optional[str] = ..., channels: _Optional[int] = ..., groups: _Optional[int] = ..., messages: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., log_segments: _Optional[int] = ..., last_sequence: _Optional[int] = ..., synced_sequence: _Optional[int] = ..., free_bytes: _Optional[int] = ..., fsync_mean_seconds: _Optional[float] = ..., max_request_bytes: _Optional[int] = ...) -> None: ...
+    now_us: int
+    def __init__(self, version: _Optional[str] = ..., log_uuid: _Optional[str] = ..., start_id: _Optional[str] = ..., started_us: _Optional[int] = ..., storage_mode: _Optional[str] = ..., channels: _Optional[int] = ..., groups: _Optional[int] = ..., messages: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., log_segments: _Optional[int] = ..., last_sequence: _Optional[int] = ..., synced_sequence: _Optional[int] = ..., free_bytes: _Optional[int] = ..., fsync_mean_seconds: _Optional[float] = ..., max_request_bytes: _Optional[int] = ..., now_us: _Optional[int] = ...) -> None: ...
 
 class WireHello(_message.Message):
     __slots__ = ("version", "client", "token")

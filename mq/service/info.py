@@ -23,7 +23,7 @@ class Facts:
     max_request_bytes: int
 
 
-def server_info(facts: Facts, usage: Usage, listed: ListChannelsReply) -> Pieces:
+def server_info(facts: Facts, usage: Usage, listed: ListChannelsReply, now_us: int) -> Pieces:
     response = pb.ServerInfoResponse(
         version=facts.version,
         log_uuid=facts.log_uuid,
@@ -40,6 +40,7 @@ def server_info(facts: Facts, usage: Usage, listed: ListChannelsReply) -> Pieces
         free_bytes=usage.free_bytes,
         fsync_mean_seconds=usage.fsync_seconds / usage.fsync_count if usage.fsync_count else 0.0,
         max_request_bytes=facts.max_request_bytes,
+        now_us=now_us,
     )
     return [response.SerializeToString()]
 

@@ -130,7 +130,8 @@ class Service:
         return self._broker.submit(command.ListChannels(), partial(self._finish, local, done))
 
     def _server_info(self, answer: Reply) -> Pieces:
-        return info.server_info(self._facts, self._log.usage(), cast(ListChannelsReply, answer))
+        now_us = self._broker.clock.now_us()
+        return info.server_info(self._facts, self._log.usage(), cast(ListChannelsReply, answer), now_us)
 
     def _check_size(self, request: bytes) -> None:
         most = self.edge.other_request_bytes
