@@ -8,9 +8,10 @@ from random import Random
 from modeldisk import ModelDisk, Unsynced
 
 from wal.chain import open_entry, walk_entry
-from wal.filelog import FileLog, Options
+from wal.filelog import FileLog
 from wal.frame import Frame
 from wal.install import STAGING, Proposal
+from wal.options import Options
 from wal.record import PUBLISHED, ChannelSnapshot, Published, Record, SnapshotBegin, SnapshotEnd, encode
 from wal.segment import SealedWriter
 

@@ -19,8 +19,9 @@ from modeldisk import ModelDisk, PowerCut
 
 from wal.chain import walk_chain
 from wal.errors import WalError
-from wal.filelog import FileLog, Options
+from wal.filelog import FileLog
 from wal.frame import Frame
+from wal.options import Options
 from wal.record import PUBLISHED, Published, SnapshotBegin
 
 

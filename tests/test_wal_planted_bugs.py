@@ -12,9 +12,9 @@ from logowner import Violation
 from modeldisk import ModelDisk, Unsynced
 from powercut import search
 
-import wal.filelog
 import wal.manifest
 import wal.recovery
+import wal.upkeep
 import wal.writer
 from wal.disk import Disk, write_all
 from wal.recovery import _Opening
@@ -187,8 +187,8 @@ def names_that_a_killed_owner_left_are_not_made_durable(patch: pytest.MonkeyPatc
 
 
 def rewritten_segments_installed_without_sync(patch: pytest.MonkeyPatch) -> None:
-    whole = wal.filelog.place
-    patch.setattr(wal.filelog, "place", lambda disk, *arguments: whole(Unsynced(disk), *arguments))
+    whole = wal.upkeep.place
+    patch.setattr(wal.upkeep, "place", lambda disk, *arguments: whole(Unsynced(disk), *arguments))
 
 
 def torn_tail_not_cut(patch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,10 @@ from loguru import logger
 
 from wal.disk import DirectDisk
 from wal.errors import DiskFull, LogLocked, UnsupportedVersion
-from wal.filelog import FileLog, Options
+from wal.filelog import FileLog
 from wal.frame import crc32c
 from wal.manifest import MANIFEST
+from wal.options import Options
 from wal.record import Published
 
 OPTIONS = Options(segment_bytes=1 << 16, snapshot_bytes=1 << 16, soft_free_bytes=1 << 17)
@@ -26,7 +27,8 @@ OPTIONS = Options(segment_bytes=1 << 16, snapshot_bytes=1 << 16, soft_free_bytes
 # Publishes one record after the other and writes down what was reported synced, until told to stop or the log fails.
 PUBLISHER = """
 import sys
-from wal.filelog import FileLog, Options
+from wal.filelog import FileLog
+from wal.options import Options
 from wal.record import Published
 from wal.errors import LogFailed
 

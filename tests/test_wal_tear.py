@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loguru import logger
 from walsample import DIRECTORY, content_of, open_log, published, put
 
-from wal.filelog import Options
+from wal.options import Options
 from wal.record import Damaged
 from wal.segment import SEGMENT_HEADER_BYTES, SegmentFile
 from wal.watermark import SLOT_BYTES, WATERMARK

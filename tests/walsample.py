@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dictdisk import Counted, DictDisk, HandClock
 from google.protobuf.message import Message
 
-from wal.filelog import FileLog, Options
+from wal.filelog import FileLog
+from wal.options import Options
 from wal.pb.wal_pb2 import (
     Batch,
     BatchMessage,

@@ -15,9 +15,10 @@ from wal.errors import (
     UnsupportedVersion,
     WalError,
 )
-from wal.filelog import FileLog, Options
+from wal.filelog import FileLog
 from wal.log import Log, SegmentInfo, Usage
 from wal.memory import MemoryLog
+from wal.options import Options
 
 __all__ = [
     "CorruptSegment",

@@ -11,14 +11,17 @@ from array import array
 from collections.abc import Iterator
 
 from google.protobuf.message import DecodeError
+from loguru import logger
 
 from wal.disk import Disk
 from wal.errors import WalError
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Frame
 from wal.manifest import Manifest, SegmentEntry
-from wal.record import SEAL, Seal
+from wal.record import DAMAGED, SEAL, SKIPPED, Seal
 from wal.segment import MAX_SEQUENCE, SEGMENT_HEADER_BYTES, Gap, SegmentFile, roll
+
+LOST = frozenset({DAMAGED, SKIPPED})  # what stands in the place of records that are gone
 
 
 def path_of(directory: str, manifest: Manifest, entry: SegmentEntry) -> str:
@@ -106,3 +109,15 @@ def _seal_in(frame: Frame) -> Seal:
         return Seal.FromString(frame.payload)
     except DecodeError:
         return Seal()
+
+
+def replay_start(disk: Disk, directory: str, manifest: Manifest) -> int:
+    """The begin of the newest snapshot run without damage, else 0; a damaged one would restore half a state."""
+    for run in reversed(manifest.snapshots):
+        for _, item in walk_chain(disk, directory, manifest, run.begin):
+            if not isinstance(item, Frame) or item.type in LOST:
+                break
+            if item.sequence >= run.end:
+                return run.begin
+        logger.error("the snapshot run at {} is damaged; going back to an older one", run.begin)
+    return 0

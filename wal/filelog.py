@@ -2,38 +2,35 @@
 
 The owner's side is here: it gives out sequences, knows where each frame will lie before it is written (so the index
 grows at once), and decides when a segment is full. The writer's side is `wal.writer`; they share a queue.
+What keeps the finished segments in order is in `wal.upkeep`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from uuid import UUID
 
 from google.protobuf.message import Message
 from loguru import logger
 
-from wal.chain import walk_chain
+from wal.chain import replay_start
 from wal.clean import Cleaner, Keep
 from wal.clock import Clock, SystemClock
 from wal.disk import DirectDisk, Disk
-from wal.errors import DiskFull, InstallRefused, LogBusy, LogClosed, LogFailed, RecordTooLarge, WalError
+from wal.errors import DiskFull, LogBusy, LogClosed, LogFailed, RecordTooLarge
 from wal.frame import HEADER_BYTES as FRAME_BYTES
-from wal.frame import MAX_PAYLOAD_BYTES, Frame
+from wal.frame import MAX_PAYLOAD_BYTES
 from wal.index import INDEXED, SegmentIndex
-from wal.install import Approve, Proposal, check, place
+from wal.install import Approve, Proposal
 from wal.log import OnFailure, OnMarks, SegmentInfo, Usage
 from wal.manifest import Manifest, SnapshotRun
+from wal.options import Options
 from wal.reader import Reader
 from wal.record import (
-    DAMAGED,
-    SKIPPED,
     SNAPSHOT_BEGIN,
     SNAPSHOT_END,
     Published,
@@ -47,28 +44,13 @@ from wal.record import (
 from wal.recovery import Recovery, recover
 from wal.segment import SEGMENT_HEADER_BYTES
 from wal.space import Space
-from wal.verify import Damage, Progress, Report, verify, verify_segment
+from wal.upkeep import Upkeep
+from wal.verify import Damage, Progress, Report, verify
 from wal.writer import TEND_SECONDS, Entry, Group, Item, Rotation, Run, Task, Writer
 
 LOCK = "LOCK"
 LINGER_SECONDS = 0.001  # of silence, then what nobody waits for is synced too: a stream of it shares few syncs
-LOST = frozenset({DAMAGED, SKIPPED})  # what stands in the place of records that are gone
 _RUN_ENDS = frozenset({SNAPSHOT_BEGIN, SNAPSHOT_END})
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a directory is written; each default with its reason."""
-
-    segment_bytes: int = 50 << 20  # small enough to rewrite in a blink, large enough that rotation costs nothing
-    extension: str = ".wal"
-    bytes_per_sync: int = 8 << 20  # what a power cut may take from those who did not ask for a sync
-    group_bytes: int = 8 << 20  # written before a sync at most, so that nobody waits behind a mountain
-    queue_bytes: int = 64 << 20  # appended and not yet durable; beyond it publishers are told to come back
-    max_record_bytes: int = 16 << 20  # four times the largest request
-    snapshot_bytes: int = 16 << 20  # kept in reserve on top of one segment, for a snapshot run on a full disk
-    soft_free_bytes: int = 64 << 20  # below it only essential records are taken
-    retire_grace_us: int = 600_000_000  # how long replaced segments stay for readers
 
 
 class FileLog:
@@ -105,8 +87,6 @@ class FileLog:
         self._max_record_bytes = min(options.max_record_bytes, MAX_PAYLOAD_BYTES)
         self._reader = Reader(disk, directory, opened.manifest)
         self._reader.go_live(opened.manifest, opened.live.index, opened.live.position)
-        self._cleaner = Cleaner(disk, directory, self._reader, options.segment_bytes)
-        self._random = random
         self._space = opened.space
         self._closing = threading.Event()
         self._writer = Writer(
@@ -119,9 +99,10 @@ class FileLog:
         self._failure: BaseException | None = None
         self._on_failure: OnFailure = lambda error: None
         self._is_closed = False
-        self._scrubbed = 0  # the first sequence of the segment that was scrubbed last
-        self._installing = asyncio.Lock()
-        self._installs: list[concurrent.futures.Future[None]] = []  # waiting for the writer
+        self._upkeep = Upkeep(
+            disk, directory, self._writer, Cleaner(disk, directory, self._reader, options.segment_bytes),
+            space=opened.space, random=random, check_usable=self._check_usable, between_groups=self.run_between_groups,
+        )  # fmt: skip
 
         self.last_sequence = opened.live.last_sequence
         self._index: SegmentIndex = opened.live.index
@@ -262,7 +243,7 @@ class FileLog:
     # ------------------------------------------------------------ reading
 
     def replay(self) -> Iterator[tuple[int, Message | Unknown]]:
-        return self._reader.replay(self._replay_start())
+        return self._reader.replay(replay_start(self._disk, self.directory, self._writer.manifest))
 
     async def read(self, channel_id: int, partition: int, offset: int, max_bytes: int) -> list[Published]:
         self._check_usable()
@@ -271,18 +252,6 @@ class FileLog:
     async def read_sequence(self, sequence: int) -> Message | Unknown | None:
         self._check_usable()
         return await asyncio.to_thread(self._reader.read_sequence, sequence, self.synced)
-
-    def _replay_start(self) -> int:
-        """The newest snapshot run without damage; a damaged one would restore half a state."""
-        manifest = self._writer.manifest
-        for run in reversed(manifest.snapshots):
-            for _, item in walk_chain(self._disk, self.directory, manifest, run.begin):
-                if not isinstance(item, Frame) or item.type in LOST:
-                    break
-                if item.sequence >= run.end:
-                    return run.begin
-            logger.error("the snapshot run at {} is damaged; going back to an older one", run.begin)
-        return 0
 
     # ------------------------------------------------------------ inside
 
@@ -387,9 +356,7 @@ class FileLog:
     def _fail(self, error: BaseException) -> None:
         self._failure = error
         logger.error("the log stops: {}", error)
-        for swapped in self._installs:
-            with suppress(concurrent.futures.InvalidStateError):
-                swapped.set_exception(LogFailed(str(error)))
+        self._upkeep.fail(error)
         self._on_failure(error)
 
     def _wait_for_space(self) -> bool:
@@ -400,75 +367,21 @@ class FileLog:
     async def install(self, proposal: Proposal, approve: Approve) -> list[str]:
         """Replace segments by rewritten ones, if every difference is approved; returns the new names.
 
-        Raises InstallRefused, and then the log is as it was. One after the other: what the first has replaced, the
-        second can't replace again.
+        Raises InstallRefused, and then the log is as it was.
         """
-        async with self._installing:
-            return await self._install(proposal, approve)
-
-    async def _install(self, proposal: Proposal, approve: Approve) -> list[str]:
-        self._check_usable()
-        manifest = self._writer.manifest
-        entries = await asyncio.to_thread(check, self._disk, self.directory, manifest, proposal, approve)
-        await asyncio.to_thread(place, self._disk, self.directory, manifest, proposal, entries)
-        swapped: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._installs.append(swapped)
-        self._check_usable()  # the log may have failed meanwhile, and then nobody would end the wait below
-
-        def act(writer: Writer) -> None:
-            writer.replace_segments(proposal.inputs, entries)
-            self._installs.remove(swapped)
-            with suppress(concurrent.futures.InvalidStateError):  # whoever waited was cancelled
-                swapped.set_result(None)
-
-        self.run_between_groups(act)
-        await asyncio.wrap_future(swapped)
-        return [entry.name(manifest.extension) for entry in entries]
+        return await self._upkeep.install(proposal, approve)
 
     def install_now(self, proposal: Proposal, approve: Approve) -> list[str]:
         """The same for a log that was opened without a thread."""
-        manifest = self._writer.manifest
-        entries = check(self._disk, self.directory, manifest, proposal, approve)
-        place(self._disk, self.directory, manifest, proposal, entries)
-        self.run_between_groups(lambda writer: writer.replace_segments(proposal.inputs, entries))
-        self.pump()
-        return [entry.name(manifest.extension) for entry in entries]
+        return self._upkeep.install_now(proposal, approve, self.pump)
 
     async def clean(self, keep: Keep, max_bytes: int) -> int:
         """Write mostly dead segments anew, or retire them whole; returns the bytes that this frees."""
-        self._check_usable()
-        try:
-            proposal = await asyncio.to_thread(self._propose_cleaning, keep, max_bytes)
-            if proposal is None:
-                return 0
-            before = self._bytes_of(proposal.inputs)
-            try:
-                names = await self.install(proposal, _approval(keep))
-            except InstallRefused:
-                self._cleaner.refuse(proposal.inputs)
-                raise
-        except (WalError, OSError) as error:
-            self._check_usable()
-            logger.warning("a part of the log is not cleaned: {}", error)
-            return 0
-        return before - self._bytes_of(names)
+        return await self._upkeep.clean(keep, max_bytes)
 
     def clean_now(self, keep: Keep, max_bytes: int) -> int:
         """The same for a log that was opened without a thread."""
-        proposal = self._propose_cleaning(keep, max_bytes)
-        if proposal is None:
-            return 0
-        before = self._bytes_of(proposal.inputs)
-        return before - self._bytes_of(self.install_now(proposal, _approval(keep)))
-
-    def _propose_cleaning(self, keep: Keep, max_bytes: int) -> Proposal | None:
-        return self._cleaner.propose(
-            self._writer.manifest, keep, max_bytes, self._random(8), may_write=not self._space.is_short
-        )
-
-    def _bytes_of(self, names: Sequence[str]) -> int:
-        manifest = self._writer.manifest
-        return sum(entry.size for entry in manifest.segments if entry.name(manifest.extension) in names)
+        return self._upkeep.clean_now(keep, max_bytes, self.pump)
 
     async def verify(self, progress: Progress | None = None) -> Report:
         """Read the whole log and report every damaged range, while it goes on being written."""
@@ -476,19 +389,8 @@ class FileLog:
 
     async def scrub(self) -> list[Damage]:
         """Verify the next sealed segment, round and round; returns what is damaged in it."""
-        manifest = self._writer.manifest
-        sealed = [entry for entry in manifest.segments if entry.is_sealed]
-        if not sealed:
-            return []
-        due = [entry for entry in sealed if entry.first_sequence > self._scrubbed] or sealed
-        self._scrubbed = due[0].first_sequence
-        return await asyncio.to_thread(verify_segment, self.directory, manifest, due[0], disk=self._disk)
+        return await self._upkeep.scrub()
 
     def run_between_groups(self, act: Callable[[Writer], None]) -> None:
         """Have the writer do something between two groups (an install)."""
         self._queue.put(Task(lambda: act(self._writer)))
-
-
-def _approval(keep: Keep) -> Approve:
-    """Cleaning drops whole records that nobody needs, and changes none."""
-    return lambda sequence, before, after: after is None and not keep.needs(before)

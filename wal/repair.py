@@ -20,9 +20,10 @@ from wal.chain import missing_gap, open_entry, walk_entry
 from wal.clock import Clock, SystemClock
 from wal.disk import DirectDisk, Disk
 from wal.errors import CorruptSegment, WalError
-from wal.filelog import LOCK, FileLog, Options
+from wal.filelog import LOCK, FileLog
 from wal.frame import Frame
 from wal.manifest import MANIFEST, Manifest, Retired, SegmentEntry, SnapshotRun, read_manifest, swap_manifest
+from wal.options import Options
 from wal.reader import damaged
 from wal.record import DAMAGED, SEAL, SKIPPED, SNAPSHOT_END, Damaged, Skipped, SnapshotEnd
 from wal.recovery import quarantine
