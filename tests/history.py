@@ -42,14 +42,15 @@ class History:
         with self._lock:
             self.acks.append((len(self.deliveries), place, group, outcome, receipt))
 
-    def check(self, groups: list[str]) -> list[str]:
-        """Every rule that is broken, one line each."""
+    def check(self, groups: list[str], ordered: list[str] | None = None) -> list[str]:
+        """Every rule that is broken, one line each. `ordered`: groups whose acks were noted in the order of sending."""
         return [
             *self._check_stored(),
             *self._check_deliveries(),
             *self._check_order(),
             *self._check_acks(),
             *(line for group in groups for line in self._check_drained(group)),
+            *(line for group in ordered or () for line in self._check_ordered(group)),
         ]
 
     def _check_stored(self) -> list[str]:
@@ -116,6 +117,27 @@ class History:
         for moment, (_, place, _, group) in enumerate(self.deliveries):
             if moment >= confirmed.get((group, place), len(self.deliveries)):
                 broken.append(f"{group}: {place} was delivered after its ack was confirmed")
+        return broken
+
+    def _check_ordered(self, group: str) -> list[str]:
+        """Whoever owned a partition when, its messages were done one after the other, and none was left out."""
+        broken = []
+        unknown = {place for _, place, name, outcome, _ in self.acks if name == group and outcome == UNKNOWN}
+        done: dict[int, int] = {}  # by partition: everything before it
+        for _, (partition, offset), name, outcome, _ in self.acks:
+            if name != group or outcome != OK:
+                continue
+            before = done.get(partition, self.ranges.get(partition, (0, 0))[0])
+            if offset < before:
+                broken.append(f"{group}: {(partition, offset)} was acked after {before - 1}")
+            for skipped in range(before, offset):
+                if (partition, skipped) not in unknown and (partition, skipped) not in self.lost:
+                    broken.append(f"{group}: {(partition, skipped)} was not acked before {offset}")
+            done[partition] = max(before, offset + 1)
+        for partition, (start, end) in self.ranges.items():
+            for offset in range(done.get(partition, start), end):
+                if (partition, offset) not in unknown and (partition, offset) not in self.lost:
+                    broken.append(f"{group}: {(partition, offset)} was never acked")
         return broken
 
     def _check_drained(self, group: str) -> list[str]:

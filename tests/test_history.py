@@ -22,7 +22,7 @@ def good() -> History:
 
 
 def test_a_history_that_keeps_the_rules_is_clean() -> None:
-    assert good().check(["g"]) == []
+    assert good().check(["g"], ordered=["g"]) == []
 
 
 def lose_an_answered_publish(history: History) -> None:
@@ -109,3 +109,35 @@ def test_what_was_reported_as_lost_is_no_violation() -> None:
     del history.stored[0, 1]
     history.lost.add((0, 1))
     assert history.check(["g"]) == []
+
+
+def ack_out_of_order(history: History) -> None:
+    history.acks = [history.acks[at] for at in (1, 0, 2)]
+
+
+def skip_a_message(history: History) -> None:
+    del history.acks[1]
+
+
+def leave_the_last_one(history: History) -> None:
+    history.acks.pop()
+
+
+def ack_one_twice(history: History) -> None:
+    history.acks.insert(2, history.acks[0])
+
+
+@pytest.mark.parametrize("breaking", [ack_out_of_order, skip_a_message, leave_the_last_one, ack_one_twice])
+def test_a_broken_rule_of_ordered_groups_is_told(breaking: Callable[[History], None]) -> None:
+    history = good()
+    breaking(history)
+    assert history.check([], ordered=["g"]) != []
+
+
+def test_an_ack_whose_answer_never_came_may_fill_a_gap_and_is_no_second_ack() -> None:
+    history = good()
+    when, place, group, _, receipt = history.acks[1]
+    history.acks[1] = (when, place, group, UNKNOWN, receipt)
+    assert history.check(["g"], ordered=["g"]) == []
+    history.acks.insert(2, (when + 1, place, group, OK, b"of the next owner"))
+    assert history.check(["g"], ordered=["g"]) == []
