@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from pathlib import Path
 
 import click
 
 from mq.cli import output as out
 from mq.cli.failure import say
 from mq.cli.option import connect, output_option, server_option
+from mq.config import Config, ConfigError
+
+# a server listens on all addresses by these; a client needs one
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1", "[::]": "::1"}  # noqa: S104
 
 
 @click.group(short_help="ask a broker how it is")
@@ -43,16 +49,37 @@ def info(server: str | None, output: str) -> None:
 
 @server.command(short_help="exit 0 where it serves")
 @click.option("--timeout", type=float, default=5.0, show_default=True, metavar="SECONDS", help="how long to try")
+@click.option("--local", is_flag=True, help="the broker that the settings of this environment start here")
 @server_option
-def check(timeout: float, server: str | None) -> None:
+def check(timeout: float, local: bool, server: str | None) -> None:
     """Exit with 0 where a broker answers, with 6 where it does not. For health checks.
 
     \b
-    Example:
+    Examples:
       mq server check --server mq://db1 || alert
+      SERVER_PORT=7000 mq server check --local
     """
+    if local and server:
+        raise click.UsageError("--local says which broker: leave out --server")
+    if local:
+        server = _local_address()
     begin = time.perf_counter()
     with connect(server, timeout) as client:
         found = client.server_info()
     say(f"it serves: mq {found.version}, answered in {(time.perf_counter() - begin) * 1e3:.0f} ms")
     sys.exit(0)
+
+
+def _local_address() -> str:
+    """Where `mq serve` listens by the same environment and .env; a container's health check knows no more than that."""
+    env_file = Path(".env")
+    try:
+        config = Config.load(environment=os.environ, env_file=env_file if env_file.is_file() else None)
+    except ConfigError as error:
+        raise click.UsageError("; ".join(error.problems)) from None
+    host = LOOPBACK.get(config.host, config.host)
+    if host.count(":") > 1 and not host.startswith("["):
+        host = f"[{host}]"
+    if config.wire_port == 0:
+        return f"grpc://{host}:{config.port}"
+    return f"mq://{host}:{config.wire_port if config.wire_port > 0 else config.port + 1}"
