@@ -107,6 +107,7 @@ IMPURE = {
 CONFINED = {
     "pyspark": {"wal.spark*"},
     "pyarrow": {"wal.spark*"},
+    "numpy": {"wal.spark*"},
     "grpc*": {"mq.doors.grpc*", "mq.server*", "mq.client.grpc*", "mq.pb.*_pb2_grpc"},
 }
 

@@ -82,6 +82,18 @@ class Batch(_message.Message):
     messages: _containers.RepeatedCompositeFieldContainer[BatchMessage]
     def __init__(self, messages: _Optional[_Iterable[_Union[BatchMessage, _Mapping]]] = ...) -> None: ...
 
+class OpaqueBatch(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, messages: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class OpaqueMessage(_message.Message):
+    __slots__ = ("headers",)
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    headers: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, headers: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class OffsetRange(_message.Message):
     __slots__ = ("start", "end")
     START_FIELD_NUMBER: _ClassVar[int]
