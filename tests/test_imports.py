@@ -59,7 +59,25 @@ LAYERS = [
 
 # All that these may import of the project beside themselves, where the layer alone would allow more.
 ONLY = {
-    "wal.spark": {"wal.errors", "wal.frame", "wal.record", "wal.pb"},
+    # reads and rewrites segments; never owns a log
+    "wal.spark": {
+        "wal.errors",
+        "wal.frame",
+        "wal.record",
+        "wal.pb",
+        "wal.clock",
+        "wal.disk",
+        "wal.segment",
+        "wal.index",
+        "wal.manifest",
+        "wal.watermark",
+        "wal.chain",
+        "wal.tail",
+        "wal.rewrite",
+        "wal.verify",
+        "wal.install",
+        "wal.clean",
+    },  # fmt: skip
     "mq.doors": {"mq.errors", "mq.config", "mq.limits", "mq.pb", "mq.service", "mq.wire"},
     "mq.client": {"mq.errors", "mq.pb", "mq.wire"},  # usable without the broker
     "mq": {"mq.errors", "mq.client"},
@@ -244,7 +262,7 @@ def test_the_project_keeps_its_layers(root: Path) -> None:
         ("mq.doors.grpc.calls", "from ...server import serve", "a layer above"),
         ("wal.frame", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import wal.log", "a layer above"),
         ("wal.segment", "from wal import Log", "a layer above"),
-        ("wal.spark.scan", "from wal.segment import Segment", "may be imported here"),
+        ("wal.spark.scan", "from wal.filelog import FileLog", "may be imported here"),
         ("mq.config", "from mq import Client", "a layer above"),
         ("mq.helpers", "", "no place in LAYERS"),
         ("mq.cli", "import mq.helpers", "no place in LAYERS"),
