@@ -57,27 +57,15 @@ LAYERS = [
     {"mq.cli"},
 ]
 
+# Spark reads and rewrites segments, and never owns a log.
+OF_SPARK = {
+    "wal.errors", "wal.frame", "wal.record", "wal.pb", "wal.clock", "wal.disk", "wal.segment", "wal.index",
+    "wal.manifest", "wal.watermark", "wal.chain", "wal.tail", "wal.rewrite", "wal.verify", "wal.install", "wal.clean",
+}  # fmt: skip
+
 # All that these may import of the project beside themselves, where the layer alone would allow more.
 ONLY = {
-    # reads and rewrites segments; never owns a log
-    "wal.spark": {
-        "wal.errors",
-        "wal.frame",
-        "wal.record",
-        "wal.pb",
-        "wal.clock",
-        "wal.disk",
-        "wal.segment",
-        "wal.index",
-        "wal.manifest",
-        "wal.watermark",
-        "wal.chain",
-        "wal.tail",
-        "wal.rewrite",
-        "wal.verify",
-        "wal.install",
-        "wal.clean",
-    },  # fmt: skip
+    "wal.spark": OF_SPARK,
     "mq.doors": {"mq.errors", "mq.config", "mq.limits", "mq.pb", "mq.service", "mq.wire"},
     "mq.client": {"mq.errors", "mq.pb", "mq.wire"},  # usable without the broker
     "mq": {"mq.errors", "mq.client"},
