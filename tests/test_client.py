@@ -11,7 +11,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from process import wait_until
 
 import mq
 from mq.client import address
@@ -283,6 +285,26 @@ def test_a_reader_tells_where_it_is(client: mq.Client, channel: str) -> None:
     assert offset == len(next(client.read(channel, batch_size=100).batches()))
     rest = [message.offset for message in client.read(channel, mq.at_offset(offset), follow=False)]
     assert rest == list(range(offset, 1_000))
+
+
+def test_what_is_over_keeps_no_connection_open(client: mq.Client, channel: str) -> None:
+    def connections() -> int:
+        return len(psutil.Process().net_connections("tcp"))
+
+    for number in range(3):
+        client.publish(channel, b"%d" % number)
+    before = connections()
+    for _ in range(10):
+        assert len(list(client.read(channel, follow=False))) == 3
+        next(iter(client.read(channel)))  # left in the middle
+        with client.producer(channel) as producer:
+            producer.send(b"one more").result()
+        client.purge_channel(channel, before_offset=client.describe_channel(channel).partitions[0].next_offset - 3)
+    wait_until(lambda: connections() <= before)
+    reader = client.read(channel, follow=False)
+    assert len(list(reader)) == 3
+    client.publish(channel, b"later")
+    assert [message.value for message in reader] == [b"later"]  # and goes on where it was
 
 
 def test_what_was_read_without_a_group_can_not_be_acked(client: mq.Client, channel: str) -> None:

@@ -96,6 +96,33 @@ def test_a_producer_batches_and_its_messages_can_be_awaited(address: str) -> Non
     run(address, scenario)
 
 
+def test_many_are_sent_in_order_in_batches_that_a_request_can_hold(address: str) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        await client.create_channel("many")
+        async with await client.producer("many", batch_bytes=10_000, buffer_bytes=50_000) as producer:
+            await producer.send(b"first")
+            assert await producer.send_many(b"%d" % number for number in range(12_345)) == 12_345
+            assert await producer.send_many(["text", {"a": 1}], key="k") == 2
+            assert await producer.send_many([]) == 0
+        found = await contents(client, "many")
+        assert found == [b"first", *(b"%d" % number for number in range(12_345)), b"text", b'{"a":1}']
+
+    run(address, scenario)
+
+
+def test_a_paused_consumer_fetches_nothing_until_it_is_resumed(address: str) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        await client.create_channel("paused")
+        await client.publish("paused", b"1")
+        async with await client.consumer("paused", "g") as consumer:
+            consumer.pause()
+            assert len(await consumer.fetch(1, timeout=0.01)) == 0
+            asyncio.get_running_loop().call_later(0.05, consumer.resume)
+            assert (await consumer.fetch(1, timeout=30))[0].value == b"1"
+
+    run(address, scenario)
+
+
 def test_a_consumer_iterates_acks_and_gives_back(address: str) -> None:
     async def scenario(client: mq.AsyncClient) -> None:
         await client.create_channel("consumed")

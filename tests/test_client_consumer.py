@@ -167,6 +167,17 @@ def test_leases_are_kept_while_a_handler_runs(client: mq.Client) -> None:
         assert slow.lost == 0
 
 
+def test_a_paused_consumer_fetches_nothing_until_it_is_resumed(client: mq.Client) -> None:
+    fill(client, 2)
+    with client.consumer("c", "g") as consumer:
+        consumer.pause()
+        assert len(consumer.fetch(1, timeout=0.01)) == 0
+        resumer = threading.Timer(0.05, consumer.resume)
+        resumer.start()
+        assert consumer.fetch(1, timeout=30)[0].value == b"0"
+        resumer.join()
+
+
 def test_an_interval_spreads_the_pulls(client: mq.Client) -> None:
     fill(client, 30)
     with client.consumer("c", "g", batch_size=10, interval=0.2) as consumer:

@@ -33,19 +33,30 @@ class Admin:
     ) -> bool:
         """Make a channel; false where it was there already. Raises ChannelExists, unless `exist_ok`.
 
-        client.create_channel("orders", partitions=8, exist_ok=True)
+        >>> client.create_channel("payments", partitions=8)
+        True
+        >>> client.create_channel("payments", exist_ok=True)
+        False
         """
         settings = request.channel_settings(max_age_ms, max_bytes, max_messages, ttl_ms, drop_acked)
         asked = request.create_channel(channel, partitions, exist_ok, settings)
         return pb.CreateChannelResponse.FromString(self._call(SERVICE + "CreateChannel", asked)).created
 
     def list_channels(self, prefix: str = "") -> list[pb.ChannelInfo]:
-        """All channels, by name."""
+        """All channels, by name.
+
+        >>> [each.channel for each in client.list_channels("ord")]
+        ['orders', 'orders.dlq']
+        """
         asked = pb.ListChannelsRequest(prefix=prefix).SerializeToString()
         return list(pb.ListChannelsResponse.FromString(self._call(ADMIN + "ListChannels", asked)).channels)
 
     def describe_channel(self, channel: str) -> pb.ChannelInfo:
-        """Offsets, sizes and settings. Raises ChannelNotFound."""
+        """Offsets, sizes and settings. Raises ChannelNotFound.
+
+        >>> client.describe_channel("orders").partitions[0].next_offset
+        3
+        """
         asked = pb.DescribeChannelRequest(channel=channel).SerializeToString()
         return pb.ChannelInfo.FromString(self._call(ADMIN + "DescribeChannel", asked))
 
@@ -60,7 +71,11 @@ class Admin:
         ttl_ms: int | None = None,
         drop_acked: bool | None = None,
     ) -> pb.ChannelInfo:
-        """Change what is given; the rest stays. Partitions only grow."""
+        """Change what is given; the rest stays. Partitions only grow.
+
+        >>> client.update_channel("orders", max_age_ms=86_400_000).settings.max_age_ms
+        86400000
+        """
         base = self.describe_channel(channel).settings
         settings = request.channel_settings(max_age_ms, max_bytes, max_messages, ttl_ms, drop_acked, base=base)
         asked = pb.UpdateChannelRequest(channel=channel, partitions=partitions)
@@ -69,25 +84,40 @@ class Admin:
         return pb.ChannelInfo.FromString(self._call(ADMIN + "UpdateChannel", asked.SerializeToString()))
 
     def delete_channel(self, channel: str) -> None:
-        """The channel, its messages and its groups are gone. Raises ChannelNotFound."""
+        """The channel, its messages and its groups are gone. Raises ChannelNotFound.
+
+        >>> client.delete_channel("orders")
+        """
         self._call(ADMIN + "DeleteChannel", pb.DeleteChannelRequest(channel=channel).SerializeToString())
 
     def purge_channel(self, channel: str, *, before_offset: int = 0, partition: int | None = None) -> int:
-        """Drop the messages before an offset, or all; returns how many."""
+        """Drop the messages before an offset, or all; returns how many.
+
+        >>> client.purge_channel("orders", before_offset=2)
+        2
+        """
         asked = request.purge(channel, before_offset, partition)
         return pb.PurgeChannelResponse.FromString(self._call(ADMIN + "PurgeChannel", asked)).purged
 
     def redrive(
         self, channel: str, *, to: str = "", reason: str = "", max_messages: int = 0, start_offset: int = 0
     ) -> pb.RedriveResponse:
-        """Send a slice of the dead letters of a channel back, each once; go on at `next_offset` until it is `done`."""
+        """Send a slice of the dead letters of a channel back, each once; go on at `next_offset` until it is `done`.
+
+        >>> client.redrive("orders").done
+        True
+        """
         asked = pb.RedriveRequest(
             channel=channel + ".dlq", to=to, reason=reason, max_messages=max_messages, start_offset=start_offset
         )
         return pb.RedriveResponse.FromString(self._call(ADMIN + "Redrive", asked.SerializeToString()))
 
     def cancel_schedule(self, channel: str, schedule_id: int) -> None:
-        """A delayed message is not delivered after all. Raises ScheduleNotFound where it is out already."""
+        """A delayed message is not delivered after all. Raises ScheduleNotFound where it is out already.
+
+        >>> later = client.publish("orders", b"wake up", delay_ms=3_600_000)
+        >>> client.cancel_schedule("orders", later.schedule_id)
+        """
         asked = pb.CancelScheduleRequest(channel=channel, schedule_id=schedule_id)
         self._call(ADMIN + "CancelSchedule", asked.SerializeToString())
 
@@ -108,7 +138,11 @@ class Admin:
         expire_after_ms: int = 0,
         session_timeout_ms: int = 0,
     ) -> pb.GroupInfo:
-        """Make a group; 0 is the server's default. Raises GroupExists where there is one with other settings."""
+        """Make a group; 0 is the server's default. Raises GroupExists where there is one with other settings.
+
+        >>> client.create_group("orders", "audit", start="latest", max_deliver=10).lag
+        0
+        """
         settings = request.group_settings(
             ordered,
             ack_wait_ms,
@@ -123,17 +157,28 @@ class Admin:
         return pb.GroupInfo.FromString(self._call(ADMIN + "CreateGroup", asked))
 
     def list_groups(self, channel: str = "") -> list[pb.GroupInfo]:
-        """The groups of a channel, or of all."""
+        """The groups of a channel, or of all.
+
+        >>> [each.group for each in client.list_groups("orders")]
+        ['billing']
+        """
         asked = pb.ListGroupsRequest(channel=channel).SerializeToString()
         return list(pb.ListGroupsResponse.FromString(self._call(ADMIN + "ListGroups", asked)).groups)
 
     def describe_group(self, channel: str, group: str, *, pending: bool = False) -> pb.GroupInfo:
-        """Positions, lag and members; with `pending` also who holds what. Raises GroupNotFound."""
+        """Positions, lag and members; with `pending` also who holds what. Raises GroupNotFound.
+
+        >>> client.describe_group("orders", "billing").lag
+        3
+        """
         asked = pb.DescribeGroupRequest(channel=channel, group=group, pending=pending).SerializeToString()
         return pb.GroupInfo.FromString(self._call(ADMIN + "DescribeGroup", asked))
 
     def delete_group(self, channel: str, group: str) -> None:
-        """The group and its position are gone. Raises GroupNotFound."""
+        """The group and its position are gone. Raises GroupNotFound.
+
+        >>> client.delete_group("orders", "billing")
+        """
         self._call(ADMIN + "DeleteGroup", pb.DeleteGroupRequest(channel=channel, group=group).SerializeToString())
 
     def seek_group(
@@ -147,12 +192,20 @@ class Admin:
         force: bool = False,
         dry_run: bool = False,
     ) -> pb.SeekResponse:
-        """Move a group to a place, or by so many messages; `dry_run` only tells where it would be."""
+        """Move a group to a place, or by so many messages; `dry_run` only tells where it would be.
+
+        >>> client.seek_group("orders", "billing", mq.at_offset(2)).positions[0].offset
+        2
+        """
         asked = request.seek(channel, group, start, shift, partition, force, dry_run)
         return pb.SeekResponse.FromString(self._call(SERVICE + "Seek", asked))
 
     def join_group(self, channel: str, group: str, start: Start, ordered: bool) -> pb.GroupInfo:
-        """The group, made where there is none; one that exists keeps its settings."""
+        """The group, made where there is none; one that exists keeps its settings.
+
+        >>> client.join_group("orders", "billing", "latest", ordered=False).lag
+        3
+        """
         try:
             return self.create_group(channel, group, start=start, ordered=ordered)
         except GroupExists:
@@ -161,15 +214,26 @@ class Admin:
     # ------------------------------------------------------------ the server
 
     def server_info(self) -> pb.ServerInfoResponse:
-        """Version, sizes and health of the broker."""
+        """Version, sizes and health of the broker.
+
+        >>> client.server_info().version == mq.__version__
+        True
+        """
         asked = pb.ServerInfoRequest().SerializeToString()
         return pb.ServerInfoResponse.FromString(self._call(ADMIN + "ServerInfo", asked))
 
     def list_segments(self) -> list[pb.SegmentInfo]:
-        """The files of the log."""
+        """The files of the log.
+
+        >>> client.list_segments()[-1].sealed
+        False
+        """
         asked = pb.ListSegmentsRequest().SerializeToString()
         return list(pb.ListSegmentsResponse.FromString(self._call(ADMIN + "ListSegments", asked)).segments)
 
     def rotate_segment(self) -> None:
-        """Seal the current file of the log, and begin the next."""
+        """Seal the current file of the log, and begin the next.
+
+        >>> client.rotate_segment()
+        """
         self._call(ADMIN + "RotateSegment", pb.RotateSegmentRequest().SerializeToString())

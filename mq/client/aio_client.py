@@ -9,7 +9,8 @@ import warnings
 from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 from mq.client import address as addresses
 from mq.client.aio_admin import AsyncAdmin
@@ -31,13 +32,18 @@ from mq.client.transaction import Numberings
 from mq.client.transport import TimedOut
 from mq.client.value import Codec, message_of
 
+T = TypeVar("T", AsyncProducer, AsyncConsumer)
+
 
 class AsyncClient(AsyncAdmin):
     """A connection to a broker.
 
-        async with mq.AsyncClient("mq://localhost") as client:
-            await client.create_channel("orders", exist_ok=True)
-            await client.publish("orders", b"hello")
+    >>> async def main():
+    ...     async with mq.AsyncClient(address) as client:
+    ...         await client.create_channel("orders", exist_ok=True)
+    ...         print((await client.publish("orders", b"hello")).offset)
+    >>> asyncio.run(main())
+    3
 
     Make it on the loop that uses it. Arguments are those of `mq.Client`; entering the block connects, and raises
     Unavailable where no broker answers.
@@ -55,7 +61,8 @@ class AsyncClient(AsyncAdmin):
         self._connection = AsyncConnection(addresses.parse(text), timeout=timeout, connect_timeout=connect_timeout)
         self._codec = codec
         self._lanes: dict[tuple[str, PublishOptions], AsyncLane] = {}
-        self._open: list[AsyncProducer | AsyncConsumer | AsyncReader] = []
+        self._open: list[AsyncProducer | AsyncConsumer] = []
+        self._readers: WeakSet[AsyncReader] = WeakSet()  # they need no close: they hold nothing but while they read
         self._numberings = Numberings()
         self._is_closed = True  # until it was open
 
@@ -127,8 +134,7 @@ class AsyncClient(AsyncAdmin):
             options=PublishOptions(durability=durability, ttl_ms=ttl_ms),
             made_by=codec or self._codec,
         )
-        self._open.append(made)
-        return made
+        return self._keep(made)
 
     def transaction(self, *, codec: Codec | None = None) -> AsyncTransaction:
         """Publishes to several channels and acks, all or nothing."""
@@ -161,8 +167,7 @@ class AsyncClient(AsyncAdmin):
         pull = MemberPull(channel, group, member or member_name(), start_of(start))
         membership = Membership(pull, batch_size, interval, codec or self._codec, on_assigned, on_revoked)
         made = AsyncConsumer(self._connection, self._connection.another(), membership, extend_seconds(settings))
-        self._open.append(made)
-        return made
+        return self._keep(made)
 
     def read(
         self,
@@ -185,7 +190,7 @@ class AsyncClient(AsyncAdmin):
             max_bytes=max_bytes,
             interval=interval,
         )
-        self._open.append(made)
+        self._readers.add(made)
         return made
 
     # ------------------------------------------------------------ the end
@@ -193,13 +198,19 @@ class AsyncClient(AsyncAdmin):
     async def close(self) -> None:
         """Close what was made from this client, and the connection. Idempotent."""
         self._is_closed = True
-        opened, self._open = self._open, []
+        opened = [*self._open, *self._readers]
+        self._open.clear()
         try:
             async with contextlib.AsyncExitStack() as stack:
                 for each in opened:
                     stack.push_async_callback(each.close)
         finally:
             await self._connection.close()
+
+    def _keep(self, made: T) -> T:
+        self._open = [each for each in self._open if not each.is_closed]
+        self._open.append(made)
+        return made
 
     async def __aenter__(self) -> AsyncClient:
         return await self.connect()

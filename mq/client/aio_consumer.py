@@ -24,7 +24,20 @@ Messages = AsyncMessage | Sequence[AsyncMessage] | AsyncBatch
 
 
 class AsyncConsumer:
-    """Made by `AsyncClient.consumer`."""
+    """Made by `AsyncClient.consumer`.
+
+    >>> async def main():
+    ...     async with mq.AsyncClient(address) as client:
+    ...         async with await client.consumer("orders", "billing") as consumer:
+    ...             async for message in consumer:
+    ...                 async with message.process():
+    ...                     print(message.text())
+    ...                 if message.offset == 1:
+    ...                     consumer.stop()
+    >>> asyncio.run(main())
+    one
+    two
+    """
 
     def __init__(
         self, shared: AsyncConnection, own: AsyncConnection, membership: Membership, extend_seconds: float
@@ -59,13 +72,23 @@ class AsyncConsumer:
             parts, room = [delivery.whole()], self._as.batch_size - delivery.count
             while self._waiting and self._waiting[0].count <= room:
                 following = self._waiting.popleft()
-                room -= following.count
-                parts.append(following.whole())
+                if not following.is_lost:
+                    room -= following.count
+                    parts.append(following.whole())
             yield AsyncBatch(parts)
 
     async def fetch(self, max_messages: int | None = None, timeout: float = 0.0) -> AsyncBatch:
-        """Up to so many messages: what is there, or what comes first within the timeout. Perhaps none."""
+        """Up to so many messages: what is there, or what comes first within the timeout. Perhaps none.
+
+        After an iteration what was pulled ahead comes first, in the batches that it came in.
+        """
         self._check_usable()
+        if not self._resumed.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._unless_stopped(self._resumed.wait())
+            if not self._resumed.is_set():
+                return AsyncBatch([])
         if self._waiting or self._fetcher is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
@@ -106,6 +129,7 @@ class AsyncConsumer:
         self._resumed.clear()
 
     def resume(self) -> None:
+        """Go on after a `pause`."""
         self._resumed.set()
 
     def stop(self) -> None:
@@ -146,6 +170,11 @@ class AsyncConsumer:
         finally:
             with contextlib.suppress(MqError):
                 await self._leave()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
 
     async def __aenter__(self) -> AsyncConsumer:
         return self

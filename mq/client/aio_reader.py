@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from types import TracebackType
 
 from mq.client.aio_connection import AsyncConnection
@@ -13,7 +14,17 @@ from mq.errors import MqError
 
 
 class AsyncReader:
-    """Made by `AsyncClient.read`: `async for` over messages, or over `batches()`."""
+    """Made by `AsyncClient.read`: `async for` over messages, or over `batches()`.
+
+    >>> async def main():
+    ...     async with mq.AsyncClient(address) as client:
+    ...         async for message in client.read("orders", follow=False):
+    ...             print(message.offset, message.text())
+    >>> asyncio.run(main())
+    0 one
+    1 two
+    2 three
+    """
 
     def __init__(
         self,
@@ -34,23 +45,28 @@ class AsyncReader:
         self._is_stopping = False
 
     async def __aiter__(self) -> AsyncIterator[View]:
-        async for batch in self.batches():
-            for message in batch:
-                if self._is_stopping:
-                    return
-                yield message
+        async with aclosing(self.batches()) as batches:
+            async for batch in batches:
+                for message in batch:
+                    if self._is_stopping:
+                        return
+                    yield message
 
-    async def batches(self) -> AsyncIterator[Read]:
+    async def batches(self) -> AsyncGenerator[Read, None]:
         """Whole answers; the fast way."""
         is_looked_up = bool(self._cursor.positions)
-        while (pulled := await self._pull()) is not None:
-            if pulled.deliveries:
-                yield Read([delivery.whole() for delivery in pulled.deliveries])
-            elif is_looked_up and not self._follow:
-                return
-            is_looked_up = True
-            if self._interval and await self._connection.pause(self._interval):
-                return
+        try:
+            while not self._is_stopping and (pulled := await self._pull()) is not None:
+                if pulled.deliveries:
+                    yield Read([delivery.whole() for delivery in pulled.deliveries])
+                elif is_looked_up and not self._follow:
+                    return
+                is_looked_up = True
+                if self._interval and await self._connection.pause(self._interval):
+                    return
+        finally:  # nothing stays open for an iteration that may never come; if it comes, it connects again
+            own, self._connection = self._connection, self._connection.another()
+            await own.close()
 
     @property
     def positions(self) -> dict[int, int]:

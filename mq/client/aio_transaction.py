@@ -16,7 +16,15 @@ from mq.errors import InvalidArgument
 
 
 class AsyncTransaction:
-    """Made by `AsyncClient.transaction`. Leaving the block commits; an exception leaves everything as it was."""
+    """Made by `AsyncClient.transaction`. Leaving the block commits; an exception leaves everything as it was.
+
+    >>> async def main():
+    ...     async with mq.AsyncClient(address) as client:
+    ...         async with client.transaction() as tx:
+    ...             tx.publish("orders", b"four")
+    ...             tx.publish("invoices", b"for four")
+    >>> asyncio.run(main())
+    """
 
     def __init__(
         self, call: Callable[[str, bytes], Awaitable[bytes]], made_by: Codec | None, numberings: Numberings

@@ -82,7 +82,14 @@ class Views(Sequence[V], Generic[V]):
 
 
 class Batch(Views[Message]):
-    """Messages with one ack for all."""
+    """Messages with one ack for all.
+
+    >>> with client.consumer("orders", "billing") as consumer:
+    ...     batch = consumer.fetch(10, timeout=5)
+    ...     batch.ack()
+    >>> len(batch), batch[0].text(), batch.contents()[-1]
+    (3, 'one', b'three')
+    """
 
     __slots__ = ()
     view = Message

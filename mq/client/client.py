@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from mq.client import address as addresses
 from mq.client.admin import Admin
@@ -30,7 +31,7 @@ from mq.client.value import Codec, message_of
 from mq.errors import InvalidArgument
 from mq.pb import mq_pb2 as pb
 
-T = TypeVar("T", Producer, Consumer, Reader)
+T = TypeVar("T", Producer, Consumer)
 
 TIMEOUT_SECONDS = 30.0
 EXTEND_PART = 4  # leases are extended after this part of the time they last: well below a third
@@ -40,9 +41,10 @@ MOST_LANES = 1_000  # a lane for each channel and set of options; far more are a
 class Client(Admin):
     """A connection to a broker.
 
-        with mq.Client("mq://localhost") as client:
-            client.create_channel("orders", exist_ok=True)
-            client.publish("orders", b"hello")
+    >>> with mq.Client(address) as client:
+    ...     ack = client.publish("orders", b"hello")
+    >>> ack.offset
+    3
 
     `address`: like mq://host, grpc://host:50051, several by comma; None takes MQ_SERVER. `timeout`: seconds that a call
     may take, with all its retries. `codec`: turns values into bytes and back, for everything made from this client.
@@ -62,7 +64,8 @@ class Client(Admin):
         self._codec = codec
         self._lanes: dict[tuple[str, PublishOptions], Lane] = {}
         self._lock = threading.Lock()
-        self._open: list[Producer | Consumer | Reader] = []
+        self._open: list[Producer | Consumer] = []
+        self._readers: WeakSet[Reader] = WeakSet()  # they need no close: they hold nothing but while they read
         self._numberings = Numberings()
         self._is_closed = True  # until it was open
         self._connection.transport()
@@ -87,8 +90,9 @@ class Client(Admin):
     ) -> Published:
         """Publish one message; returns when it is durable. Threads that publish at the same time share requests.
 
-        ack = client.publish("orders", {"item": 7}, key="c-42", headers={"source": "web"})
-        print(ack.offset)
+        >>> ack = client.publish("orders", {"item": 7}, key="c-42", headers={"source": "web"})
+        >>> ack.offset, ack.durable
+        (3, 'fsync')
         """
         message = message_of(value, key, headers, codec or self._codec)
         options = PLAIN
@@ -110,9 +114,11 @@ class Client(Admin):
     ) -> Producer:
         """A producer: batches, back-pressure, each message stored once and in order. Leaving its block flushes.
 
-        with client.producer("orders") as producer:
-            for row in rows:
-                producer.send(row, key=row["customer"])
+        >>> with client.producer("orders") as producer:
+        ...     for number in range(1_000):
+        ...         sent = producer.send({"number": number}, key=f"customer-{number % 10}")
+        >>> sent.result().offset
+        1002
         """
         partitions = len(self.describe_channel(channel).partitions)
         made = Producer(
@@ -131,9 +137,11 @@ class Client(Admin):
     def transaction(self, *, codec: Codec | None = None) -> Transaction:
         """Publishes to several channels and acks, all or nothing.
 
-        with client.transaction() as tx:
-            tx.publish("invoices", invoice)
-            tx.ack(message)
+        >>> with client.consumer("orders", group="billing") as consumer:
+        ...     message = consumer.fetch(1, timeout=5)[0]
+        ...     with client.transaction() as tx:
+        ...         tx.publish("invoices", {"for": message.text()})
+        ...         tx.ack(message)
         """
         return Transaction(self._call, codec or self._codec, self._numberings)
 
@@ -155,10 +163,15 @@ class Client(Admin):
     ) -> Consumer:
         """A member of a group, which is made where there is none. `interval`: seconds between pulls.
 
-        with client.consumer("orders", group="billing") as consumer:
-            for message in consumer:
-                with message.process():
-                    charge(message.json())
+        >>> with client.consumer("orders", group="billing") as consumer:
+        ...     for message in consumer:
+        ...         with message.process():
+        ...             print(message.text())
+        ...         if message.offset == 2:
+        ...             break
+        one
+        two
+        three
         """
         settings = self._group_settings(channel, group, start, ordered)
         name = member or member_name()
@@ -186,31 +199,38 @@ class Client(Admin):
     ) -> Reader:
         """Read a channel without a group. `follow`: wait for more at the end, instead of ending there.
 
-        for message in client.read("orders", start=mq.last(10), follow=False):
-            print(message.offset, message.text())
+        >>> for message in client.read("orders", start=mq.last(2), follow=False):
+        ...     print(message.offset, message.text())
+        1 two
+        2 three
         """
         cursor = Cursor(channel, start, partition, codec or self._codec)
-        return self._keep(
-            Reader(
-                self._connection.another(),
-                cursor,
-                follow=follow,
-                batch_size=batch_size,
-                max_bytes=max_bytes,
-                interval=interval,
-            )
+        made = Reader(
+            self._connection.another(),
+            cursor,
+            follow=follow,
+            batch_size=batch_size,
+            max_bytes=max_bytes,
+            interval=interval,
         )
+        with self._lock:
+            self._readers.add(made)
+        return made
 
     # ------------------------------------------------------------ the end
 
     def close(self, timeout: float | None = None) -> None:
-        """Close what was made from this client, and the connection. Idempotent."""
+        """Close what was made from this client, and the connection. Idempotent.
+
+        >>> another = mq.Client(address)
+        >>> another.close()
+        """
         if self._is_closed:
             return
         self._is_closed = True
         try:
             with contextlib.ExitStack() as stack:
-                for each in self._open:
+                for each in (*self._open, *self._readers):
                     stack.callback(each.close, timeout)
         finally:
             self._connection.close()
@@ -234,7 +254,9 @@ class Client(Admin):
         return self._connection.call(method, request)
 
     def _keep(self, made: T) -> T:
-        self._open.append(made)
+        with self._lock:
+            self._open = [each for each in self._open if not each.is_closed]
+            self._open.append(made)
         return made
 
     def _lane(self, channel: str, options: PublishOptions) -> Lane:

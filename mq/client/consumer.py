@@ -46,7 +46,17 @@ class Membership(NamedTuple):
 
 
 class Consumer:
-    """Made by `Client.consumer`. One thread iterates; acks may come from any."""
+    """Made by `Client.consumer`. One thread iterates; acks may come from any.
+
+    >>> with client.consumer("orders", "billing") as consumer:
+    ...     for message in consumer:
+    ...         print(message.text())
+    ...         message.ack()
+    ...         if message.offset == 1:
+    ...             consumer.stop()
+    one
+    two
+    """
 
     def __init__(self, shared: Connection, own: Connection, membership: Membership, extend_seconds: float) -> None:
         self.channel, self.group, self.member, _ = membership.pull
@@ -75,7 +85,15 @@ class Consumer:
                 yield Message(delivery, index)
 
     def batches(self) -> Iterator[Batch]:
-        """The same in batches of up to `batch_size`, with one ack each."""
+        """The same in batches of up to `batch_size`, with one ack each.
+
+        >>> with client.consumer("orders", "billing") as consumer:
+        ...     for batch in consumer.batches():
+        ...         print(batch.contents())
+        ...         batch.ack()
+        ...         consumer.stop()
+        [b'one', b'two', b'three']
+        """
         while (delivery := self._take(None)) is not None:
             parts, room = [delivery.whole()], self._as.batch_size - delivery.count
             while self._waiting and self._waiting[0].count <= room:
@@ -86,10 +104,21 @@ class Consumer:
             yield Batch(parts)
 
     def fetch(self, max_messages: int | None = None, timeout: float = 0.0) -> Batch:
-        """Up to so many messages: what is there, or what comes first within the timeout. Perhaps none."""
+        """Up to so many messages: what is there, or what comes first within the timeout. Perhaps none.
+
+        After an iteration what was pulled ahead comes first, in the batches that it came in.
+
+        >>> with client.consumer("orders", "billing") as consumer:
+        ...     batch = consumer.fetch(2, timeout=5)
+        ...     batch.ack()
+        >>> len(batch)
+        2
+        """
         self._check_usable()
         count = max_messages or self._as.batch_size
         end = time.monotonic() + timeout
+        if not self._is_resumed(timeout):
+            return Batch([])
         while True:
             if self._fetcher is not None:
                 parts = self._fetched(count, end)
@@ -103,33 +132,74 @@ class Consumer:
                 return Batch(parts)
 
     def ack(self, messages: Message | Sequence[Message] | Batch) -> None:
-        """These are done. Sent with the next few; `flush` sends them now."""
+        """These are done. Sent with the next few; `flush` sends them now.
+
+        >>> with client.consumer("orders", "billing") as consumer:
+        ...     consumer.ack(consumer.fetch(3, timeout=5))
+        >>> client.describe_group("orders", "billing").lag
+        0
+        """
         self._keeper.ack(_parts(messages))
 
     def nack(self, messages: Message | Sequence[Message] | Batch, delay_ms: int | None = None) -> None:
-        """Deliver these again."""
+        """Deliver these again.
+
+        >>> with client.consumer("orders", "billing") as consumer:
+        ...     consumer.nack(consumer.fetch(3, timeout=5), delay_ms=1_000)
+        >>> client.describe_group("orders", "billing").lag
+        3
+        """
         self._keeper.nack(_parts(messages), delay_ms)
 
     def reject(self, messages: Message | Sequence[Message] | Batch, reason: str = "") -> None:
-        """These go to the dead-letter channel."""
+        """These go to the dead-letter channel.
+
+        >>> with client.consumer("orders", "billing") as consumer:
+        ...     consumer.reject(consumer.fetch(1, timeout=5), "no such customer")
+        >>> [each.text() for each in client.read("orders.dlq", follow=False)]
+        ['one']
+        """
         self._keeper.reject(_parts(messages), reason)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all acks so far are durable."""
+        """Wait until all acks so far are durable.
+
+        >>> with client.consumer("orders", "billing") as consumer:
+        ...     consumer.fetch(1, timeout=5).ack()
+        ...     consumer.flush()
+        ...     client.describe_group("orders", "billing").lag
+        2
+        """
         self._keeper.flush(timeout)
 
     # ------------------------------------------------------------ steering
 
     def pause(self) -> None:
-        """Hand out nothing more until `resume`; what was handed out stays leased."""
+        """Hand out nothing more until `resume`; what was handed out stays leased.
+
+        >>> with client.consumer("orders", "billing") as consumer:
+        ...     consumer.pause()
+        ...     len(consumer.fetch(1, timeout=0.01))
+        ...     consumer.resume()
+        ...     len(consumer.fetch(1, timeout=5))
+        0
+        1
+        """
         self._is_paused = True
 
     def resume(self) -> None:
+        """Go on after a `pause`."""
         self._is_paused = False
         self._wakeups.put(None)
 
     def seek(self, start: Start, *, partition: int | None = None) -> None:
-        """Move the whole group; what this consumer holds is given back."""
+        """Move the whole group; what this consumer holds is given back.
+
+        >>> with client.consumer("orders", "billing") as consumer:
+        ...     consumer.seek(mq.at_offset(2))
+        ...     consumer.fetch(1, timeout=5)[0].text()
+        'three'
+        """
         self._stop_fetching()
         self._keeper.flush()
         self._leave()
@@ -151,7 +221,12 @@ class Consumer:
 
     @property
     def lost(self) -> int:
-        """Messages whose lease was gone when they were acked: they are delivered again."""
+        """Messages whose lease was gone when they were acked: they are delivered again.
+
+        >>> with client.consumer("orders", "billing") as consumer:
+        ...     consumer.lost
+        0
+        """
         return self._keeper.lost
 
     def close(self, timeout: float | None = None) -> None:
@@ -178,6 +253,11 @@ class Consumer:
     ) -> None:
         self.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
     def __repr__(self) -> str:
         return f"<mq.Consumer {self.member} of {self.channel}/{self.group}>"
 
@@ -188,8 +268,7 @@ class Consumer:
         self._check_usable()
         self._start_fetching()
         while not self._is_stopping:
-            if self._is_paused:
-                self._wakeups.get()
+            if not self._is_resumed(None):
                 continue
             while self._waiting:
                 delivery = self._waiting.popleft()
@@ -207,6 +286,16 @@ class Consumer:
                 self._room.release()
                 self._enter(arrived)
         return None
+
+    def _is_resumed(self, timeout: float | None) -> bool:
+        """Wait through a pause: false where that takes too long, or the consumer stops. A queue, and not an event,
+        because a signal's handler may end the wait."""
+        while self._is_paused and not self._is_stopping:
+            try:
+                self._wakeups.get(timeout=timeout)
+            except Empty:
+                return False
+        return not self._is_stopping
 
     def _enter(self, pulled: Pulled) -> None:
         if pulled.assigned != self._assigned:

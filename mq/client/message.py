@@ -24,7 +24,11 @@ DURABILITY = {pb.FSYNC: "fsync", pb.OS: "os", pb.MEMORY: "memory"}
 
 
 class Published(NamedTuple):
-    """Where a message was stored: the answer of a publish."""
+    """Where a message was stored: the answer of a publish.
+
+    >>> client.publish("orders", b"four").offset
+    3
+    """
 
     channel: str
     partition: int
@@ -131,7 +135,12 @@ class Delivery:
 
 
 class View:
-    """What a message holds. `value` is its content, or what the codec made of it."""
+    """What a message holds. `value` is its content, or what the codec made of it.
+
+    >>> view = next(iter(client.read("orders", follow=False)))
+    >>> view.offset, view.key, view.value, view.headers
+    (0, None, b'one', {})
+    """
 
     __slots__ = ("_delivery", "_index")
 
@@ -141,6 +150,7 @@ class View:
 
     @property
     def channel(self) -> str:
+        """The name of its channel."""
         return self._delivery.channel
 
     @property
@@ -150,10 +160,12 @@ class View:
 
     @property
     def partition(self) -> int:
+        """The partition of the channel that it is in."""
         return self._delivery.partition
 
     @property
     def offset(self) -> int:
+        """Its place in the partition."""
         return self._delivery.offset(self._index)
 
     @property
@@ -169,6 +181,7 @@ class View:
 
     @property
     def key(self) -> bytes | None:
+        """Messages of one key are in one partition, in order; None: it has no key."""
         details = self._delivery.details(self._index)
         return details.key if details is not None and details.HasField("key") else None
 
@@ -179,6 +192,7 @@ class View:
 
     @property
     def raw_headers(self) -> list[tuple[str, bytes]]:
+        """Names and values as they were published."""
         details = self._delivery.details(self._index)
         return [] if details is None else [(header.name, header.value) for header in details.headers]
 
@@ -216,7 +230,14 @@ class View:
 
 
 class Message(View):
-    """One message, and what can be done about it."""
+    """One message, and what can be done about it.
+
+    >>> with client.consumer("orders", "billing") as consumer:
+    ...     message = consumer.fetch(1, timeout=5)[0]
+    ...     message.ack()
+    >>> message.text(), message.delivery_count
+    ('one', 1)
+    """
 
     __slots__ = ()
 

@@ -92,7 +92,13 @@ class OutBatch:
 
 
 class Sent:
-    """A message on its way: what `producer.send` returns."""
+    """A message on its way: what `producer.send` returns.
+
+    >>> with client.producer("orders") as producer:
+    ...     sent = producer.send(b"four")
+    ...     sent.add_done_callback(lambda each: print(each.result().offset))
+    3
+    """
 
     __slots__ = ("_batch", "_index")
 

@@ -23,7 +23,7 @@ Start = str | Place
 def at_offset(offset: int) -> Place:
     """The message with this offset.
 
-    >>> at_offset(42)
+    >>> mq.at_offset(42)
     Place(kind='offset', value=42)
     """
     if offset < 0:
@@ -32,14 +32,22 @@ def at_offset(offset: int) -> Place:
 
 
 def at_time(when: datetime | float) -> Place:
-    """The first message not older than a time: a datetime (UTC where it has no zone), or seconds since the epoch."""
+    """The first message not older than a time: a datetime (UTC where it has no zone), or seconds since the epoch.
+
+    >>> mq.at_time(datetime(2030, 1, 1))
+    Place(kind='time', value=1893456000000000)
+    """
     if isinstance(when, datetime):
         when = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     return Place("time", round(when * 1_000_000))
 
 
 def last(count: int) -> Place:
-    """So many messages before the end, in each partition."""
+    """So many messages before the end, in each partition.
+
+    >>> mq.last(10)
+    Place(kind='last', value=10)
+    """
     if count < 0:
         raise InvalidArgument(f"a count is not negative: {count}")
     return Place("last", count)

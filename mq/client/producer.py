@@ -26,14 +26,21 @@ from mq.client.publisher import PUBLISH_BATCH
 from mq.client.resend import resend
 from mq.client.sequence import Sequence
 from mq.client.transport import TimedOut, same
-from mq.client.value import Codec, key_of, message_of
+from mq.client.value import Codec, batches_of, key_of, message_of
 from mq.errors import InvalidArgument, MqError, Unavailable
 
+MANY = 5_000  # messages at a time, where a whole iterable is sent
 IN_FLIGHT = 8  # batches; far below the 64 that a broker recognises a retry among
 
 
 class Producer:
-    """Made by `Client.producer`. All methods may be called from any thread."""
+    """Made by `Client.producer`. All methods may be called from any thread.
+
+    >>> with client.producer("orders", linger_ms=5) as producer:
+    ...     sent = producer.send(b"four")
+    >>> sent.result().offset
+    3
+    """
 
     def __init__(
         self,
@@ -53,7 +60,7 @@ class Producer:
         self.channel = channel
         self._connection = connection
         self._linger = linger_ms / 1_000
-        self._many = max(batch_size, 5_000)  # messages at a time, where a whole iterable is sent
+        self._many = max(batch_size, MANY)
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
         self._options = options
@@ -82,6 +89,10 @@ class Producer:
     ) -> Sent:
         """Put a message on its way. Waits only where the buffer is full; `.result()` of what it returns says where it
         was stored.
+
+        >>> with client.producer("orders") as producer:
+        ...     producer.send({"item": 7}, key="c-42").result().offset
+        3
         """
         message = message_of(value, key, headers, self._codec)
         partition = None if key is None else self._outbox.partition_of(key_of(key))
@@ -92,11 +103,16 @@ class Producer:
         return Sent(batch, index)
 
     def send_many(self, values: Iterable[Any], key: str | bytes | None = None) -> int:
-        """Put many on their way, faster than one by one; returns how many. `flush` tells whether they were stored."""
+        """Put many on their way, faster than one by one; returns how many. `flush` tells whether they were stored.
+
+        >>> with client.producer("orders") as producer:
+        ...     producer.send_many(b"line %d" % number for number in range(10_000))
+        10000
+        """
         partition = None if key is None else self._outbox.partition_of(key_of(key))
         source, total = iter(values), 0
         while chunk := list(islice(source, self._many)):
-            for count, messages in self._joined(chunk, key):
+            for count, messages in batches_of(chunk, key, self._codec, 2 * self._batch_bytes):
                 with self._lock:
                     self._add(partition, messages, count)
                     self._close(partition)
@@ -105,7 +121,14 @@ class Producer:
         return total
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent so far is durable. Raises the first error since the last flush, or TimedOut."""
+        """Wait until everything sent so far is durable. Raises the first error since the last flush, or TimedOut.
+
+        >>> with client.producer("orders") as producer:
+        ...     sent = producer.send(b"four")
+        ...     producer.flush()
+        ...     sent.done()
+        True
+        """
         self._check_usable()
         end = None if timeout is None else time.monotonic() + timeout
         with self._lock:
@@ -147,29 +170,15 @@ class Producer:
     ) -> None:
         self.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
     def __repr__(self) -> str:
         return f"<mq.Producer of {self.channel}>"
 
     # ------------------------------------------------------------ into batches
-
-    def _joined(self, values: list[Any], key: str | bytes | None) -> Iterable[tuple[int, bytes]]:
-        """Values as the bytes of batches, none much larger than a batch may be."""
-        if key is None and self._codec is None and set(map(type, values)) == {bytes}:
-            joined = codec.join(values)
-            if len(joined) <= 2 * self._batch_bytes or len(values) == 1:
-                yield len(values), joined
-                return
-        elif len(values) == 1:
-            yield 1, message_of(values[0], key, None, self._codec)
-            return
-        else:
-            messages = [message_of(value, key, None, self._codec) for value in values]
-            if sum(map(len, messages)) <= 2 * self._batch_bytes:
-                yield len(messages), b"".join(messages)
-                return
-        middle = len(values) // 2
-        yield from self._joined(values[:middle], key)
-        yield from self._joined(values[middle:], key)
 
     def _add(self, partition: int | None, messages: bytes, count: int) -> tuple[OutBatch, int, bool]:
         self._check_usable()

@@ -20,7 +20,11 @@ class Read(Views[View]):
 
 
 class Reader:
-    """Made by `Client.read`: iterate over messages, or over `batches()`."""
+    """Made by `Client.read`: iterate over messages, or over `batches()`.
+
+    >>> [message.text() for message in client.read("orders", follow=False)]
+    ['one', 'two', 'three']
+    """
 
     def __init__(
         self, connection: Connection, cursor: Cursor, *, follow: bool, batch_size: int, max_bytes: int, interval: float
@@ -41,23 +45,39 @@ class Reader:
                 yield message
 
     def batches(self) -> Generator[Read, None, None]:
-        """Whole answers; the fast way."""
+        """Whole answers; the fast way.
+
+        >>> for batch in client.read("orders", follow=False).batches():
+        ...     print(batch.contents())
+        [b'one', b'two', b'three']
+        """
         is_looked_up = bool(self._cursor.positions)
-        while not self._is_stopping:
-            pulled = self._pull()
-            if pulled is None:
-                return
-            if pulled.deliveries:
-                yield Read([delivery.whole() for delivery in pulled.deliveries])
-            elif is_looked_up and not self._follow:
-                return
-            is_looked_up = True
-            if self._interval and self._connection.pause(self._interval):
-                return
+        try:
+            while not self._is_stopping:
+                pulled = self._pull()
+                if pulled is None:
+                    return
+                if pulled.deliveries:
+                    yield Read([delivery.whole() for delivery in pulled.deliveries])
+                elif is_looked_up and not self._follow:
+                    return
+                is_looked_up = True
+                if self._interval and self._connection.pause(self._interval):
+                    return
+        finally:  # nothing stays open for an iteration that may never come; if it comes, it connects again
+            own, self._connection = self._connection, self._connection.another()
+            own.close()
 
     @property
     def positions(self) -> dict[int, int]:
-        """The next offset of each partition: where the next answer begins."""
+        """The next offset of each partition: where the next answer begins.
+
+        >>> reader = client.read("orders", follow=False)
+        >>> for message in reader:
+        ...     pass
+        >>> reader.positions
+        {0: 3}
+        """
         return dict(self._cursor.positions)
 
     def stop(self) -> None:
@@ -66,6 +86,7 @@ class Reader:
         self._connection.close()
 
     def close(self, timeout: float | None = None) -> None:
+        """Stop, and close the connection. Idempotent."""
         self.stop()
 
     def __enter__(self) -> Reader:

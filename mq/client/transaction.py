@@ -86,7 +86,14 @@ class Numberings:
 
 
 class Transaction:
-    """Made by `Client.transaction`. Leaving the block commits; an exception leaves everything as it was."""
+    """Made by `Client.transaction`. Leaving the block commits; an exception leaves everything as it was.
+
+    >>> with client.transaction() as tx:
+    ...     tx.publish("orders", b"four")
+    ...     tx.publish("invoices", b"for four")
+    >>> client.describe_channel("invoices").messages
+    1
+    """
 
     def __init__(self, call: Callable[[str, bytes], bytes], made_by: Codec | None, numberings: Numberings) -> None:
         self._call = call
