@@ -20,6 +20,7 @@ LAYERS = [
     {"wal.frame", "wal.record", "wal.disk", "wal.clock"},
     {"wal.segment", "wal.index", "wal.manifest", "wal.watermark", "wal.space", "wal.options"},
     {"wal.chain", "wal.tail", "wal.reader", "wal.rewrite"},
+    {"wal.continuity", "wal.check"},
     {"wal.verify", "wal.install"},
     {"wal.clean"},
     {"wal.log"},

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from loguru import logger
 from walsample import DIRECTORY, SMALL, open_log, published, put
 
-from wal.manifest import MANIFEST
+from wal.chain import walk_chain
+from wal.manifest import MANIFEST, read_manifest, swap_manifest
 from wal.record import Published, placements
+from wal.rewrite import Kept, rewrite
 from wal.verify import Loss, verify, verify_segment
 
 
@@ -207,3 +209,49 @@ def test_one_segment_is_verified_alone(good):
     disk.files[frame.path][frame.start] ^= 1
     (damage,) = verify_segment(DIRECTORY, log.manifest, log.manifest.segments[0], disk=disk)
     assert (damage.position, damage.end) == (frame.start, frame.end)
+
+
+def test_what_a_rewrite_left_out_is_not_called_missing():
+    """Whole frames at the beginning, in the middle and at the end of a segment, each side of it live."""
+    disk = DictDisk()
+    log = open_log(disk)
+    for offsets in (range(1), range(1, 7), range(7, 8)):
+        put(log, [published(offset) for offset in offsets])
+        log.rotate()
+    entry = log.manifest.segments[1]
+    frames = [item for at, item in walk_chain(disk, DIRECTORY, log.manifest) if at is entry]
+    kept = [Kept(frame.type, frame.sequence, frame.payload) for frame in (frames[1], frames[4])]
+    made = rewrite(
+        disk,
+        DIRECTORY,
+        log.manifest,
+        entry,
+        kept,
+        salt=b"rewrites",
+        take=disk.create,
+        last_sequence=entry.last_sequence,
+    )
+    log.run_between_groups(lambda writer: writer.replace_segments([entry.name(".wal")], [made]))
+    log.pump()
+    report = verify(DIRECTORY, disk=disk)
+    assert report.damage == []
+    assert report.messages == 4
+
+
+def test_what_left_the_chain_while_it_was_read_is_not_called_missing(good):
+    """A cleaner retires a segment, and its grace is over, between the look at the manifest and at the file."""
+    disk = good.disk()
+    manifest = read_manifest(disk, DIRECTORY)
+    left = manifest.segments[2]
+
+    class Leaving(DictDisk):
+        def open_read_only(self, path):
+            if path == f"{DIRECTORY}/{left.name('.wal')}" and path in self.files:
+                del self.files[path]
+                rest = [entry for entry in manifest.segments if entry != left]
+                swap_manifest(self, DIRECTORY, manifest.with_segments(rest))
+            return super().open_read_only(path)
+
+    report = verify(DIRECTORY, disk=Leaving(disk.files))
+    assert report.damage == []
+    assert report.segments == 3

@@ -6,48 +6,25 @@ not damage: bytes after the watermark are still being written, and a segment may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
-from wal.chain import missing_gap, open_entry, walk_entry
-from wal.disk import DirectDisk, Disk, read_file
-from wal.errors import CorruptSegment, WalError
+from wal.check import SegmentCheck, damage_told_by, link_gap, undecodable
+from wal.continuity import Damage, Loss, Offsets
+from wal.disk import DirectDisk, Disk
+from wal.errors import CorruptSegment
 from wal.frame import Frame
-from wal.index import INDEXED, SegmentIndex
+from wal.index import INDEXED
 from wal.manifest import MANIFEST, Manifest, SegmentEntry, read_manifest
-from wal.record import DAMAGED, SKIPPED, Damaged, Unknown, decode, end_offset, published_in
-from wal.segment import SEGMENT_HEADER_BYTES, Gap, SegmentFile
-from wal.tail import kept, survey
-from wal.watermark import read_mark
+from wal.record import DAMAGED, SKIPPED, decode, end_offset, published_in
+from wal.segment import Gap
 
-_LOOKS = 3  # at a live segment that seems damaged
+__all__ = ["Damage", "Loss", "Progress", "Report", "verify", "verify_segment"]
+
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Offsets of one partition that can't be read: start <= offset < end."""
-
-    channel_id: int
-    partition: int
-    start: int
-    end: int
-
-
-@dataclass(slots=True)
-class Damage:
-    """A range of a file that is not what was written there."""
-
-    segment: str
-    position: int
-    end: int
-    first_sequence: int  # of what is lost; more than last_sequence where no frame is
-    last_sequence: int
-    reason: str
-    offsets: list[Loss] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -88,7 +65,7 @@ class _Verification:
         self.directory = directory
         self.progress = progress
         self.report = Report(directory)
-        self.offsets = _Offsets(self.report)
+        self.offsets = Offsets(self.report.damage)
 
     def run(self) -> Report:
         try:
@@ -110,139 +87,45 @@ class _Verification:
 
     def check_segment(self, manifest: Manifest, entry: SegmentEntry) -> None:
         name = entry.name(manifest.extension)
-        try:
-            segment = open_entry(self.disk, self.directory, manifest, entry)
-        except FileNotFoundError:
-            if not self._has_left(entry):
-                self._add(name, missing_gap(entry, "the segment is missing"))
-            return
-        self.report.segments += 1
-        with segment:
-            self.report.bytes += segment.size
-            self._check_header(manifest, entry, segment, name)
-            index = self._sidecar(entry)
-            for item in self._items(manifest, entry, segment):
-                if isinstance(item, Frame):
-                    self._frame(name, item)
-                else:
-                    self.offsets.lost(self._add(name, item), index)
-        if not entry.is_dense:
+        check = SegmentCheck(self.disk, self.directory, manifest, entry)
+        for item in check.items():
+            if isinstance(item, Frame):
+                self._frame(name, item, entry.is_dense)
+            else:
+                self.offsets.lose(self._add(name, item), check.losses(item))
+        self.report.segments += check.is_read
+        self.report.bytes += check.bytes
+        self.report.torn_bytes += check.torn_bytes
+        if check.has_left or not entry.is_dense:
             self.offsets.forgive()
 
-    def _items(self, manifest: Manifest, entry: SegmentEntry, segment: SegmentFile) -> Iterator[Frame | Gap]:
-        if entry.is_sealed:
-            return walk_entry(segment, entry)
-        for _ in range(_LOOKS):
-            mark = read_mark(self.disk, self.directory, manifest.log_uuid)
-            if mark is not None and mark.first_sequence > entry.first_sequence:
-                sealed = self._as_sealed(entry)
-                if sealed is not None:
-                    segment.size = self.disk.size(segment.fd)  # as the seal left it
-                    return walk_entry(segment, sealed)
-            tail = survey(segment, entry, mark)
-            if not tail.corrupt:
-                break  # else look again: a frame may have been half written when we read it, and be vouched for by now
-        self.report.torn_bytes += tail.torn.size if tail.torn else 0
-        return kept(segment, entry, tail)
-
-    def _as_sealed(self, entry: SegmentEntry) -> SegmentEntry | None:
-        """The live segment of a moment ago, if it was sealed since we read the manifest."""
-        manifest = read_manifest(self.disk, self.directory)
-        for now in manifest.segments if manifest is not None else ():
-            if (now.first_sequence, now.salt, now.is_sealed) == (entry.first_sequence, entry.salt, True):
-                return now
-        return None
-
-    def _frame(self, name: str, frame: Frame) -> None:
+    def _frame(self, name: str, frame: Frame, is_dense: bool) -> None:
         self.report.frames += 1
         try:
             if frame.type in INDEXED:
-                self.offsets.follow(decode(frame.type, frame.payload), name, frame)
+                self._follow(name, frame, is_dense)
             elif frame.type in (DAMAGED, SKIPPED):
                 self.offsets.forgive()
                 if frame.type == DAMAGED:
-                    lost = Damaged.FromString(frame.payload)
-                    reason = f"damage found when the log was opened: {lost.reason}"
-                    self._add(name, Gap(frame.position, frame.position, lost.first_sequence, frame.sequence, reason))
+                    self._add(name, damage_told_by(frame))
         except DecodeError:
-            reason = "the record can't be decoded"
-            self._add(name, Gap(frame.position, frame.position, frame.sequence, frame.sequence, reason))
+            self._add(name, undecodable(frame))
 
-    def _check_header(self, manifest: Manifest, entry: SegmentEntry, segment: SegmentFile, name: str) -> None:
-        try:
-            reason = "" if segment.header() == entry.header(manifest.log_uuid) else "the header is another segment's"
-        except WalError as error:
-            reason = getattr(error, "reason", str(error))
-        if reason:
-            first = entry.first_sequence
-            self._add(name, Gap(0, SEGMENT_HEADER_BYTES, first, first - 1, reason))
+    def _follow(self, name: str, frame: Frame, is_dense: bool) -> None:
+        for published in published_in(decode(frame.type, frame.payload)):
+            self.report.messages += published.count
+            key = (published.channel_id, published.partition)
+            self.offsets.meet(key, published.base_offset, name, frame.position, frame.sequence, is_dense=is_dense)
+            self.offsets.reach(key, end_offset(published))
 
     def _check_link(self, manifest: Manifest, before: SegmentEntry | None, entry: SegmentEntry) -> None:
-        if before is None:
-            return
-        if entry.first_sequence != before.last_sequence + 1:
+        if before is not None and entry.first_sequence != before.last_sequence + 1:
             self.offsets.forgive()  # what lay between was dropped: a manifest without it is its proof
-        elif before.is_dense and entry.is_dense and entry.previous_crc != before.last_crc:
-            first = entry.first_sequence
-            gap = Gap(0, 0, first, first - 1, "the segment does not continue the one before")
+        gap = link_gap(before, entry)
+        if gap is not None:
             self._add(entry.name(manifest.extension), gap)
-
-    def _has_left(self, entry: SegmentEntry) -> bool:
-        """The segment was retired, or replaced, since we read the manifest."""
-        manifest = read_manifest(self.disk, self.directory)
-        return manifest is not None and entry not in manifest.segments
-
-    def _sidecar(self, entry: SegmentEntry) -> SegmentIndex | None:
-        try:
-            data = read_file(self.disk, f"{self.directory}/{entry.name('.idx')}")
-        except OSError:
-            return None
-        return SegmentIndex.unpack(data, entry.salt_bytes, entry.size)
 
     def _add(self, name: str, gap: Gap) -> Damage:
         damage = Damage(name, gap.position, gap.end, gap.first_sequence, gap.last_sequence, gap.reason)
         self.report.damage.append(damage)
         return damage
-
-
-class _Offsets:
-    """Follows every partition's offsets through the log, and tells which ones a damaged range took."""
-
-    def __init__(self, report: Report) -> None:
-        self.report = report
-        self._next: dict[tuple[int, int], tuple[int, int, int]] = {}  # next offset, damage and holes known then
-        self._holes = 0  # places where offsets may be missing for a good reason
-
-    def forgive(self) -> None:
-        self._holes += 1
-
-    def follow(self, record: Message | Unknown, name: str, frame: Frame) -> None:
-        for published in published_in(record):
-            self.report.messages += published.count
-            key = (published.channel_id, published.partition)
-            expected, known_damage, holes = self._next.get(key, (published.base_offset, 0, self._holes))
-            loss = Loss(*key, expected, published.base_offset)
-            if published.base_offset < expected:
-                self._complain(name, frame, f"offsets from {published.base_offset} on stand here again", loss)
-            elif published.base_offset > expected and len(self.report.damage) > known_damage:
-                since = self.report.damage[known_damage:]
-                taken = next((damage for damage in since if damage.last_sequence >= damage.first_sequence), since[0])
-                taken.offsets.append(loss)
-            elif published.base_offset > expected and holes == self._holes:
-                self._complain(name, frame, f"offsets from {expected} on are missing", loss)
-            end = max(expected, end_offset(published))
-            self._next[key] = (end, len(self.report.damage), self._holes)
-
-    def lost(self, damage: Damage, index: SegmentIndex | None) -> None:
-        """An index made before the damage knows exactly what was there."""
-        if index is None or index.gaps:
-            return
-        for key, places in index.partitions.items():
-            for base, end, position in zip(places.bases, places.ends, places.positions, strict=True):
-                if damage.position <= position < max(damage.end, damage.position + 1):
-                    damage.offsets.append(Loss(*key, base, end))
-                    self._next[key] = (end, len(self.report.damage), self._holes)
-
-    def _complain(self, name: str, frame: Frame, reason: str, loss: Loss) -> None:
-        damage = Damage(name, frame.position, frame.position, frame.sequence, frame.sequence, reason, [loss])
-        self.report.damage.append(damage)
