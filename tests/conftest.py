@@ -1,10 +1,17 @@
-"""Shared by all tests: the hypothesis profiles and the root of the repository."""
+"""Shared by all tests: the hypothesis profiles, the root of the repository, and one Spark for all that need it."""
+
+from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytest_plugins = ["mq.pytest_plugin"]  # also where the project is only on the path, not installed
 
@@ -21,3 +28,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 def root() -> Path:
     """The root of the repository."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session of this process: starting a JVM takes as long as many tests."""
+    from wal.spark.session import session
+
+    spark = session("tests", master="local[2]")
+    yield spark
+    spark.stop()
