@@ -219,17 +219,19 @@ class PublishBatchResponse(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., count: _Optional[int] = ..., timestamp_us: _Optional[int] = ..., durable: _Optional[_Union[Durability, str]] = ..., schedule_id: _Optional[int] = ..., duplicate: bool = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., error: _Optional[str] = ..., error_reason: _Optional[str] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("partition", "base_offset", "indexes")
+    __slots__ = ("partition", "base_offset", "indexes", "schedule_id")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     INDEXES_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_ID_FIELD_NUMBER: _ClassVar[int]
     partition: int
     base_offset: int
     indexes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., indexes: _Optional[_Iterable[int]] = ...) -> None: ...
+    schedule_id: int
+    def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., indexes: _Optional[_Iterable[int]] = ..., schedule_id: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("channel", "group", "member", "max_messages", "max_bytes", "max_wait_ms", "partition", "start", "positions")
+    __slots__ = ("channel", "group", "member", "max_messages", "max_bytes", "max_wait_ms", "partition", "start", "positions", "channel_id")
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
@@ -239,6 +241,7 @@ class PullRequest(_message.Message):
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
     channel: str
     group: str
     member: str
@@ -248,21 +251,24 @@ class PullRequest(_message.Message):
     partition: int
     start: Start
     positions: _containers.RepeatedCompositeFieldContainer[Position]
-    def __init__(self, channel: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., partition: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ...) -> None: ...
+    channel_id: int
+    def __init__(self, channel: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., partition: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., channel_id: _Optional[int] = ...) -> None: ...
 
 class PullResponse(_message.Message):
-    __slots__ = ("batches", "next_offset", "next", "generation", "assigned")
+    __slots__ = ("batches", "next_offset", "next", "generation", "assigned", "channel_id")
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
     batches: _containers.RepeatedCompositeFieldContainer[PulledBatch]
     next_offset: int
     next: _containers.RepeatedCompositeFieldContainer[Position]
     generation: int
     assigned: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, batches: _Optional[_Iterable[_Union[PulledBatch, _Mapping]]] = ..., next_offset: _Optional[int] = ..., next: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., generation: _Optional[int] = ..., assigned: _Optional[_Iterable[int]] = ...) -> None: ...
+    channel_id: int
+    def __init__(self, batches: _Optional[_Iterable[_Union[PulledBatch, _Mapping]]] = ..., next_offset: _Optional[int] = ..., next: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., generation: _Optional[int] = ..., assigned: _Optional[_Iterable[int]] = ..., channel_id: _Optional[int] = ...) -> None: ...
 
 class PulledBatch(_message.Message):
     __slots__ = ("partition", "base_offset", "count", "timestamp_us", "offset_deltas", "receipt", "delivery_count", "lease_until_us", "batch")

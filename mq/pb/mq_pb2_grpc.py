@@ -797,6 +797,7 @@ class AdminServiceServicer(object):
 
     def Redrive(self, request, context):
         """Sends a slice of a dead-letter channel back, each message in one step with its end there; call it until it is done.
+        The pace is the caller's: how many in a call, how often. So nothing runs on in the broker when the caller is gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
