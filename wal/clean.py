@@ -22,8 +22,8 @@ from wal.errors import InstallRefused, WalError
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Frame
 from wal.index import SegmentIndex
-from wal.install import STAGING, Proposal
 from wal.manifest import Manifest, SegmentEntry
+from wal.proposal import STAGING, Proposal
 from wal.reader import Reader
 from wal.record import DEAD_LETTERED, PUBLISHED, Unknown, decode
 from wal.segment import SealedWriter

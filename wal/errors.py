@@ -51,3 +51,11 @@ class DiskFull(WalError):
 
 class InstallRefused(WalError):
     """Rewritten segments would lose or change something that is still live; the log is as it was."""
+
+
+class NoSuchProposal(InstallRefused):
+    """Nothing of that id waits to be installed."""
+
+
+class BackupRefused(WalError):
+    """The directory is no place for this backup, or holds none that could be restored; nothing was changed."""

@@ -17,18 +17,20 @@ from uuid import UUID
 from google.protobuf.message import Message
 from loguru import logger
 
+from wal.backup import Backup
 from wal.chain import replay_start
 from wal.clean import Cleaner, Keep
 from wal.clock import Clock, SystemClock
-from wal.disk import DirectDisk, Disk
+from wal.disk import LOCK, DirectDisk, Disk
 from wal.errors import DiskFull, LogBusy, LogClosed, LogFailed, RecordTooLarge
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import MAX_PAYLOAD_BYTES
 from wal.index import INDEXED, SegmentIndex
-from wal.install import Approve, Proposal
+from wal.install import Approve, Installed, Judge
 from wal.log import OnFailure, OnMarks, SegmentInfo, Usage
 from wal.manifest import Manifest, SnapshotRun
 from wal.options import Options
+from wal.proposal import Proposal
 from wal.reader import Reader
 from wal.record import (
     SNAPSHOT_BEGIN,
@@ -48,7 +50,6 @@ from wal.upkeep import Upkeep
 from wal.verify import Damage, Progress, Report, verify
 from wal.writer import TEND_SECONDS, Entry, Group, Item, Rotation, Run, Task, Writer
 
-LOCK = "LOCK"
 LINGER_SECONDS = 0.001  # of silence, then what nobody waits for is synced too: a stream of it shares few syncs
 _RUN_ENDS = frozenset({SNAPSHOT_BEGIN, SNAPSHOT_END})
 
@@ -371,6 +372,10 @@ class FileLog:
         """
         return await self._upkeep.install(proposal, approve)
 
+    async def install_offer(self, offer_id: str, judge: Judge, confirm: Callable[[], None]) -> Installed:
+        """Install what another program proposes, if the judge finds nothing wrong with it."""
+        return await self._upkeep.install_offer(offer_id, judge, confirm)
+
     def install_now(self, proposal: Proposal, approve: Approve) -> list[str]:
         """The same for a log that was opened without a thread."""
         return self._upkeep.install_now(proposal, approve, self.pump)
@@ -390,6 +395,10 @@ class FileLog:
     async def scrub(self) -> list[Damage]:
         """Verify the next sealed segment, round and round; returns what is damaged in it."""
         return await self._upkeep.scrub()
+
+    async def back_up(self, target: str, progress: Progress | None = None) -> Backup:
+        """Bring the backup in a directory to what is durable now. Raises BackupRefused, LogLocked, OSError."""
+        return await self._upkeep.back_up(target, progress or (lambda done, total: None), self._closing)
 
     def run_between_groups(self, act: Callable[[Writer], None]) -> None:
         """Have the writer do something between two groups (an install)."""

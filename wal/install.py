@@ -8,9 +8,11 @@ is exactly what it was, after it exactly the new set; the inputs stay on disk fo
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from google.protobuf.message import DecodeError, Message
 
@@ -18,31 +20,70 @@ from wal.chain import open_entry, path_of, walk_entry
 from wal.disk import Disk
 from wal.errors import CorruptSegment, InstallRefused, WalError
 from wal.frame import Frame
+from wal.index import INDEXED
 from wal.manifest import Manifest, SegmentEntry
+from wal.proposal import STAGING, Offer, Proposal
 from wal.record import SEAL, Seal, Unknown, decode
 from wal.segment import SEGMENT_HEADER_BYTES, Gap, SegmentFile, SegmentHeader
-
-STAGING = "staging"
 
 # (sequence, the record as it is, the record as it would be or None): may it go or change? Called in another thread.
 Approve = Callable[[int, Message | Unknown, Message | Unknown | None], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """Segments to be replaced, and the staged files to replace them with."""
+class Installed:
+    """What became of a proposal."""
 
-    inputs: tuple[str, ...]  # names in the chain, neighbours, sealed
-    outputs: tuple[str, ...]  # names in staging/; none where nothing of the inputs is kept
+    segments: tuple[str, ...]  # the names of the outputs
+    offer: Offer
+    bytes_before: int
+    bytes_after: int
 
 
-def check(disk: Disk, directory: str, manifest: Manifest, proposal: Proposal, approve: Approve) -> list[SegmentEntry]:
-    """Read everything on both sides; returns the outputs as the manifest will name them. Raises InstallRefused."""
+class Judge(Protocol):
+    """Somebody who knows the present state, and also needs to see what stays. Called in another thread, in log order.
+
+    Any of these may raise InstallRefused, with the reason.
+    """
+
+    def approves(self, sequence: int, before: Message | Unknown, after: Message | Unknown | None) -> bool:
+        """May this record go, or become that one?"""
+        ...
+
+    def sees(self, record: Message | Unknown) -> None:
+        """A record that gives offsets to messages stays as it is."""
+        ...
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether what was approved depends on what follows the inputs."""
+        ...
+
+    def conclude(self, earlier: Iterable[Message | Unknown]) -> None:
+        """All was seen. `earlier` are the records that stay, up to the end of the outputs, if they are asked for."""
+        ...
+
+
+def check(
+    disk: Disk,
+    directory: str,
+    manifest: Manifest,
+    proposal: Proposal,
+    approve: Approve,
+    *,
+    judge: Judge | None = None,
+    breathe: Callable[[], None] = lambda: None,
+) -> list[SegmentEntry]:
+    """Read everything on both sides; returns the outputs as the manifest will name them. Raises InstallRefused.
+
+    `breathe` is called after each frame: the owner's thread must not wait for this one.
+    """
     inputs = _inputs(manifest, proposal.inputs)
     outputs = _outputs(disk, directory, manifest, proposal.outputs, inputs)
     after = _frames(_output_files(disk, directory, proposal.outputs, outputs), outputs)
     kept = next(after, None)
     for before in _frames(_input_files(disk, directory, manifest, inputs), inputs):
+        breathe()
         if kept is not None and kept.sequence < before.sequence:
             break
         if kept is None or kept.sequence > before.sequence:
@@ -50,10 +91,53 @@ def check(disk: Disk, directory: str, manifest: Manifest, proposal: Proposal, ap
             continue
         if (kept.type, kept.payload) != (before.type, before.payload):
             _ask(approve, before, kept)
+        elif judge is not None and kept.type in INDEXED:
+            judge.sees(_decoded(kept))
         kept = next(after, None)
     if kept is not None:
         raise InstallRefused(f"sequence {kept.sequence} is in the outputs and not in the inputs")
     return outputs
+
+
+def examine(
+    disk: Disk, directory: str, manifest: Manifest, offer: Offer, judge: Judge, breathe: Callable[[], None]
+) -> list[SegmentEntry]:
+    """The same for what a stranger proposes: by the rules of cleaning, and with a judge. Raises InstallRefused."""
+    if offer.log_uuid != manifest.log_uuid:
+        raise InstallRefused(f"proposal {offer.id} is made for another log")
+    inputs = _inputs(manifest, offer.inputs)
+    floor = manifest.snapshots[0].begin if len(manifest.snapshots) > 1 else 0
+    if inputs[-1].last_sequence >= floor:
+        raise InstallRefused("a replay needs the inputs: they reach the older of the two snapshot runs")
+    outputs = check(disk, directory, manifest, offer.proposal, judge.approves, judge=judge, breathe=breathe)
+    for told, found in zip(offer.outputs, outputs, strict=True):
+        if (told.bytes, told.crc) != (found.size, found.last_crc):
+            raise InstallRefused(f"{told.name} is not the file that proposal {offer.id} speaks of")
+    at = manifest.segments.index(inputs[-1]) + 1
+    for entry in manifest.segments[at:]:
+        if not judge.is_in_doubt or not entry.is_sealed:
+            break
+        for record in _publishing(disk, directory, manifest, [entry], breathe):
+            judge.sees(record)
+    before = manifest.segments[: at - len(inputs)]
+    staged = _frames(_output_files(disk, directory, offer.proposal.outputs, outputs), outputs)
+    judge.conclude(
+        itertools.chain(
+            _publishing(disk, directory, manifest, before, breathe),
+            (_decoded(frame) for frame in staged if frame.type in INDEXED),
+        )
+    )
+    return outputs
+
+
+def _publishing(
+    disk: Disk, directory: str, manifest: Manifest, entries: Sequence[SegmentEntry], breathe: Callable[[], None]
+) -> Iterator[Message | Unknown]:
+    """The records of segments that give offsets to messages."""
+    for frame in _frames(_input_files(disk, directory, manifest, entries), entries):
+        breathe()
+        if frame.type in INDEXED:
+            yield _decoded(frame)
 
 
 def place(disk: Disk, directory: str, manifest: Manifest, proposal: Proposal, entries: Sequence[SegmentEntry]) -> None:
@@ -68,6 +152,14 @@ def place(disk: Disk, directory: str, manifest: Manifest, proposal: Proposal, en
         disk.rename(staged, path_of(directory, manifest, entry))
     if entries:
         disk.sync_directory(os.path.join(directory, STAGING))
+        disk.sync_directory(directory)
+
+
+def take_back(disk: Disk, directory: str, manifest: Manifest, entries: Sequence[SegmentEntry]) -> None:
+    """Remove placed outputs that no manifest will name after all."""
+    for entry in entries:
+        disk.unlink(path_of(directory, manifest, entry))
+    if entries:
         disk.sync_directory(directory)
 
 
@@ -95,7 +187,8 @@ def _outputs(
         try:
             header, size, seal_crc = _read_ends(disk, path)
         except (OSError, WalError) as error:
-            raise InstallRefused(f"{name} can't be read: {error}") from error
+            reason = getattr(error, "reason", "") or getattr(error, "strerror", "") or error
+            raise InstallRefused(f"{name} can't be read: {reason}") from error
         if header.log_uuid != manifest.log_uuid:
             raise InstallRefused(f"{name} belongs to another log")
         entry = SegmentEntry.of(header, is_sealed=True, size=size, last_crc=seal_crc)
@@ -151,18 +244,23 @@ def _frames(files: Iterator[SegmentFile], entries: Sequence[SegmentEntry]) -> It
     for segment, entry in zip(files, entries, strict=True):
         with segment:
             for item in walk_entry(segment, entry):
+                name = os.path.basename(segment.path)
                 if isinstance(item, Gap):
-                    raise InstallRefused(f"{segment.path}, byte {item.position}: {item.reason}")
+                    raise InstallRefused(f"{name}, byte {item.position}: {item.reason}")
                 if not entry.first_sequence <= item.sequence <= entry.last_sequence:
-                    raise InstallRefused(f"{segment.path} holds sequence {item.sequence}, which is not in its range")
+                    raise InstallRefused(f"{name} holds sequence {item.sequence}, which is not in its range")
                 yield item
 
 
 def _ask(approve: Approve, before: Frame, after: Frame | None) -> None:
-    try:
-        old = decode(before.type, before.payload)
-        new = decode(after.type, after.payload) if after is not None else None
-    except DecodeError as error:
-        raise InstallRefused(f"sequence {before.sequence} can't be decoded") from error
+    old = _decoded(before)
+    new = _decoded(after) if after is not None else None
     if (after is not None and after.type != before.type) or not approve(before.sequence, old, new):
         raise InstallRefused(f"sequence {before.sequence} would be {'changed' if after else 'dropped'}, and is live")
+
+
+def _decoded(frame: Frame) -> Message | Unknown:
+    try:
+        return decode(frame.type, frame.payload)
+    except DecodeError as error:
+        raise InstallRefused(f"sequence {frame.sequence} can't be decoded") from error

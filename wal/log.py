@@ -15,8 +15,10 @@ from uuid import UUID
 
 from google.protobuf.message import Message
 
+from wal.backup import Backup
 from wal.clean import Keep
-from wal.install import Approve, Proposal
+from wal.install import Approve, Installed, Judge
+from wal.proposal import Proposal
 from wal.record import Published, Record, Unknown
 from wal.verify import Damage, Progress, Report
 
@@ -109,6 +111,15 @@ class Log(Protocol):
         """Replace segments by rewritten ones, if every difference is approved. Raises InstallRefused."""
         ...
 
+    async def install_offer(self, offer_id: str, judge: Judge, confirm: Callable[[], None]) -> Installed:
+        """Install what another program proposes and has staged under this id, by the same rules.
+
+        `confirm` is called on the loop right before the swap takes its place in the log: it may refuse as well,
+        because the state went on meanwhile. Everything that the judge goes by must be durable.
+        Raises NoSuchProposal, InstallRefused, and then the log is as it was.
+        """
+        ...
+
     async def clean(self, keep: Keep, max_bytes: int) -> int:
         """Let go of a part of what no replay and nobody else needs; returns the bytes that this frees.
 
@@ -122,6 +133,13 @@ class Log(Protocol):
 
     async def scrub(self) -> list[Damage]:
         """Verify the next part of the log, a little at each call, round and round; returns what is damaged in it."""
+        ...
+
+    async def back_up(self, target: str, progress: Progress | None = None) -> Backup:
+        """Bring the backup in a directory to what is durable now, while the log goes on.
+
+        What `progress` raises ends it. Raises BackupRefused, LogLocked, OSError: the backup before is as it was.
+        """
         ...
 
     def segments(self) -> list[SegmentInfo]: ...

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import uuid
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from google.protobuf.message import Message
 
+from wal.backup import Backup
 from wal.clean import Keep
-from wal.errors import InstallRefused, LogClosed, LogFailed, RecordTooLarge
-from wal.install import Approve, Proposal
+from wal.errors import BackupRefused, InstallRefused, LogClosed, LogFailed, NoSuchProposal, RecordTooLarge
+from wal.install import Approve, Installed, Judge
 from wal.log import OnFailure, OnMarks, SegmentInfo, Usage
+from wal.proposal import Proposal
 from wal.record import (
     Published,
     Record,
@@ -133,6 +135,9 @@ class MemoryLog:
     async def install(self, proposal: Proposal, approve: Approve) -> list[str]:
         raise InstallRefused("a log in memory has no segments")
 
+    async def install_offer(self, offer_id: str, judge: Judge, confirm: Callable[[], None]) -> Installed:
+        raise NoSuchProposal("a log in memory has no segments, and so no proposals")
+
     async def clean(self, keep: Keep, max_bytes: int) -> int:
         """Forget what is not needed; everything is at hand, so all of it in one go, with breaths between."""
         self._check_usable()
@@ -157,6 +162,9 @@ class MemoryLog:
 
     async def scrub(self) -> list[Damage]:
         return []
+
+    async def back_up(self, target: str, progress: Progress | None = None) -> Backup:
+        raise BackupRefused("a log in memory has no backup")
 
     def segments(self) -> list[SegmentInfo]:
         return []

@@ -1,4 +1,4 @@
-"""The upkeep of a log's finished segments while it is written: installs, cleaning, scrubbing.
+"""The upkeep of a log's finished segments while it is written: installs, cleaning, scrubbing, backups.
 
 The reading and copying happens in other threads; only the swap of the manifest is the writer's, between two groups.
 """
@@ -7,18 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from typing import Any, TypeVar
 
 from loguru import logger
 
+from wal.backup import Backup, Moment, back_up
 from wal.clean import Cleaner, Keep
 from wal.disk import Disk
-from wal.errors import InstallRefused, LogFailed, WalError
-from wal.install import Approve, Proposal, check, place
+from wal.errors import BackupRefused, InstallRefused, LogClosed, LogFailed, WalError
+from wal.install import Approve, Installed, Judge, check, examine, place, take_back
+from wal.manifest import Manifest, SegmentEntry
+from wal.proposal import Proposal, read_offer, remove_offer
 from wal.space import Space
-from wal.verify import Damage, verify_segment
+from wal.verify import Damage, Progress, verify_segment
 from wal.writer import Writer
+
+T = TypeVar("T")
+
+RUN_SECONDS = 0.004  # of checking at a time
 
 
 class Upkeep:
@@ -46,13 +56,29 @@ class Upkeep:
         self._between_groups = between_groups
         self._scrubbed = 0  # the first sequence of the segment that was scrubbed last
         self._installing = asyncio.Lock()
-        self._installs: list[concurrent.futures.Future[None]] = []  # waiting for the writer
+        self._waiting: list[concurrent.futures.Future[Any]] = []  # for the writer
+        self._is_backing_up = False
 
     def fail(self, error: BaseException) -> None:
         """The writer has stopped: nobody may go on waiting for it."""
-        for swapped in self._installs:
+        for waiting in list(self._waiting):
             with suppress(concurrent.futures.InvalidStateError):
-                swapped.set_exception(LogFailed(str(error)))
+                waiting.set_exception(LogFailed(str(error)))
+
+    async def _between(self, act: Callable[[Writer], T]) -> T:
+        """Have the writer do something between two groups, and wait for it."""
+        acted: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._waiting.append(acted)
+        self._check_usable()  # the log may have failed meanwhile, and then nobody would end the wait below
+
+        def run(writer: Writer) -> None:
+            result = act(writer)
+            self._waiting.remove(acted)
+            with suppress(concurrent.futures.InvalidStateError):  # whoever waited was cancelled
+                acted.set_result(result)
+
+        self._between_groups(run)
+        return await asyncio.wrap_future(acted)
 
     # ------------------------------------------------------------ installing
 
@@ -66,19 +92,36 @@ class Upkeep:
         manifest = self._writer.manifest
         entries = await asyncio.to_thread(check, self._disk, self._directory, manifest, proposal, approve)
         await asyncio.to_thread(place, self._disk, self._directory, manifest, proposal, entries)
-        swapped: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._installs.append(swapped)
-        self._check_usable()  # the log may have failed meanwhile, and then nobody would end the wait below
+        return await self._swap(manifest, proposal, entries)
 
-        def act(writer: Writer) -> None:
-            writer.replace_segments(proposal.inputs, entries)
-            self._installs.remove(swapped)
-            with suppress(concurrent.futures.InvalidStateError):  # whoever waited was cancelled
-                swapped.set_result(None)
+    async def install_offer(self, offer_id: str, judge: Judge, confirm: Callable[[], None]) -> Installed:
+        """See `wal.log.Log.install_offer`."""
+        async with self._installing:
+            self._check_usable()
+            disk, directory, manifest = self._disk, self._directory, self._writer.manifest
+            offer = await asyncio.to_thread(read_offer, disk, directory, offer_id)
+            before = self._bytes_of(offer.inputs)
+            breath = Breath()
+            entries = await asyncio.to_thread(examine, disk, directory, manifest, offer, judge, breath)
+            await asyncio.to_thread(place, disk, directory, manifest, offer.proposal, entries)
+            try:
+                confirm()
+            except InstallRefused:
+                await asyncio.to_thread(take_back, disk, directory, manifest, entries)
+                raise
+            # Nothing was awaited since it was confirmed: whatever is decided later comes behind the swap.
+            names = await self._swap(manifest, offer.proposal, entries)
+            await asyncio.to_thread(remove_offer, disk, directory, offer_id)
+            return Installed(tuple(names), offer, before, self._bytes_of(names))
 
-        self._between_groups(act)
-        await asyncio.wrap_future(swapped)
+    def _swap(
+        self, manifest: Manifest, proposal: Proposal, entries: Sequence[SegmentEntry]
+    ) -> Coroutine[Any, Any, list[str]]:
+        """Have the writer swap the manifest, from now on; await the result to know that it has."""
+        await self._between(lambda writer: writer.replace_segments(proposal.inputs, entries))
         return [entry.name(manifest.extension) for entry in entries]
+
+        return wait()
 
     def install_now(self, proposal: Proposal, approve: Approve, pump: Callable[[], None]) -> list[str]:
         """The same for a log without a thread; `pump` is a turn of its writer."""
@@ -137,6 +180,50 @@ class Upkeep:
         due = [entry for entry in sealed if entry.first_sequence > self._scrubbed] or sealed
         self._scrubbed = due[0].first_sequence
         return await asyncio.to_thread(verify_segment, self._directory, manifest, due[0], disk=self._disk)
+
+
+class Breath:
+    """Called by a thread that computes for long: it stands aside for as long as it ran.
+
+    Whoever wants the interpreter from a busy thread waits a whole switch interval for it, and the owner wants it often.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now - self._since >= RUN_SECONDS:
+            time.sleep(now - self._since)
+            self._since = time.monotonic()
+
+    # ------------------------------------------------------------ backups
+
+    async def back_up(self, target: str, progress: Progress, closing: threading.Event) -> Backup:
+        """The writer only says what is durable; linking and copying happen in another thread."""
+        if self._is_backing_up:
+            raise BackupRefused("another backup of this log is being made")
+        self._is_backing_up = True
+        try:
+            moment = await self._between(Writer.hold)
+            return await asyncio.to_thread(self._back_up, moment, target, progress, closing)
+        finally:
+            self._is_backing_up = False
+
+    def _back_up(self, moment: Moment, target: str, progress: Progress, closing: threading.Event) -> Backup:
+        def advance(done: int, total: int) -> None:
+            if closing.is_set():
+                raise LogClosed(f"{self._directory} is closing")
+            progress(done, total)
+
+        held = self._writer.held
+        try:
+            return back_up(
+                self._disk, self._directory, moment, target,
+                random=self._random, progress=advance, taken=held.discard,
+            )  # fmt: skip
+        finally:
+            held.clear()
 
 
 def _approval(keep: Keep) -> Approve:

@@ -19,9 +19,10 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from loguru import logger
 
+from wal.backup import Moment, moment_of
 from wal.clock import Clock
 from wal.disk import FULL, Disk, write_all
-from wal.errors import LogFailed
+from wal.errors import InstallRefused, LogFailed
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Salt, encode
 from wal.index import SegmentIndex
@@ -127,6 +128,7 @@ class Writer:
         self.sync_count = 0
         self.sync_seconds = 0.0
         self.on_marks: OnMarks = lambda written, synced: None
+        self.held: set[str] = set()  # segments that a backup still has to take: they stay, also when retired
         self._disk = disk
         self._directory = directory
         self._clock = clock
@@ -345,9 +347,11 @@ class Writer:
         self.manifest = self._swap(self.manifest.with_snapshot(run))
 
     def replace_segments(self, inputs: Sequence[str], outputs: Sequence[SegmentEntry]) -> None:
-        """Put rewritten segments, already durable under their names, in the place of others."""
-        self.sync()
+        """Put rewritten segments, already durable under their names, in the place of others. Raises InstallRefused."""
         names = set(inputs)
+        if not names <= {entry.name(self.manifest.extension) for entry in self.manifest.segments}:
+            raise InstallRefused(f"not all of {', '.join(inputs)} are in the log any more")
+        self.sync()
         kept = [entry for entry in self.manifest.segments if entry.name(self.manifest.extension) not in names]
         chain = sorted([*kept, *outputs], key=lambda entry: entry.first_sequence)
         manifest = self.manifest.with_segments(chain).with_retired(sorted(names), self._clock.now_us())
@@ -387,7 +391,8 @@ class Writer:
     def _unlink_retired(self) -> None:
         # Short of space, room for acks counts more than readers who have not opened an old segment yet.
         before = self._clock.now_us() - (0 if self._space.is_short else self._retire_grace_us)
-        over = [retired for retired in self.manifest.retired if retired.since_us <= before]
+        gone = [retired for retired in self.manifest.retired if retired.since_us <= before]
+        over = [retired for retired in gone if retired.name not in self.held]
         if not over:
             return
         present = set(self._disk.list(self._directory))
@@ -397,6 +402,12 @@ class Writer:
                 self._disk.unlink(os.path.join(self._directory, name))
         kept = tuple(retired for retired in self.manifest.retired if retired not in over)
         self.manifest = self._swap(replace(self.manifest, retired=kept))
+
+    def hold(self) -> Moment:
+        """Make everything durable and keep every file of it, until each is taken out of `held`."""
+        self.sync()
+        self.held = {entry.name(self.manifest.extension) for entry in self.manifest.segments}
+        return moment_of(self.manifest, self.synced, self._live.position)
 
     def close(self) -> None:
         """Leave a clean log behind."""
