@@ -401,7 +401,7 @@ def all_commands() -> list[tuple[list[str], Any]]:
         assert command is not None
         found.append(([name], command))
         if isinstance(command, click.Group):
-            found += [([name, each], command.commands[each]) for each in command.commands]
+            found += [([name, each], command.get_command(context, each)) for each in command.list_commands(context)]
     return found
 
 

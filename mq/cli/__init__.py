@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "group": ("mq.cli.group:group", "list, make, inspect and move groups"),
     "dlq": ("mq.cli.dlq:dlq", "look after dead-letter channels"),
     "wal": ("mq.cli.wal:wal", "list, verify, dump and repair a log"),
+    "spark": ("mq.cli.spark:spark", "audit, compact, export and replay a log with Spark"),
     "server": ("mq.cli.server:server", "ask a broker how it is"),
     "bench": ("mq.cli.bench:bench", "measure a broker"),
     "top": ("mq.cli.top:top", "watch channels and groups"),
@@ -31,22 +32,24 @@ COMMANDS: dict[str, tuple[str, str]] = {
 class LazyGroup(click.Group):
     """A group that knows the names and the help of its commands, and imports only the one that is run."""
 
+    table = COMMANDS
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(self.table)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+        if name not in self.table:
             return None
-        module, attribute = COMMANDS[name][0].split(":")
+        module, attribute = self.table[name][0].split(":")
         command = getattr(import_module(module), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{module}:{attribute} is no click command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if COMMANDS:
+        if self.table:
             with formatter.section("Commands"):
-                formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+                formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Errors that a user can do something about are a line and an exit code, never a traceback."""
