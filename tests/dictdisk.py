@@ -94,6 +94,9 @@ class DictDisk:
     def rename(self, old: str, new: str) -> None:
         self.files[new] = self.files.pop(old)
 
+    def link(self, old: str, new: str) -> None:
+        self.files[new] = self.files[old]
+
     def unlink(self, path: str) -> None:
         if path not in self.files:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)

@@ -218,6 +218,14 @@ class ModelDisk:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
         self._change({old: None, new: self.names[old]})
 
+    def link(self, old: str, new: str) -> None:
+        self._raise(self._step("link", new))
+        if old not in self.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", old)
+        if new in self.names:
+            raise FileExistsError(errno.EEXIST, "it exists", new)
+        self._change({new: self.names[old]})
+
     def unlink(self, path: str) -> None:
         self._raise(self._step("unlink", path))
         if path not in self.names:

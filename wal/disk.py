@@ -16,6 +16,7 @@ from typing import Protocol
 
 from wal.errors import LogLocked
 
+LOCK = "LOCK"  # the name of the file that the owner of a directory has locked
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 BLOCK_BYTES = 4096
 IOV_MAX = 1024  # buffers that one writev takes
@@ -61,6 +62,10 @@ class Disk(Protocol):
     def close(self, fd: int) -> None: ...
 
     def rename(self, old: str, new: str) -> None: ...
+
+    def link(self, old: str, new: str) -> None:
+        """A second name for a file."""
+        ...
 
     def unlink(self, path: str) -> None: ...
 
@@ -159,6 +164,9 @@ class DirectDisk:
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        os.link(old, new)
 
     def unlink(self, path: str) -> None:
         os.unlink(path)

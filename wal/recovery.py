@@ -21,10 +21,11 @@ from uuid import UUID
 
 from loguru import logger
 
+from wal.backup import MARKER
 from wal.chain import path_of
 from wal.clock import Clock
 from wal.disk import FULL, Disk, write_all, write_file
-from wal.errors import CorruptSegment, WalError
+from wal.errors import BackupRefused, CorruptSegment, WalError
 from wal.frame import Frame, Salt
 from wal.index import SegmentIndex
 from wal.manifest import MANIFEST, Manifest, SegmentEntry, read_manifest, swap_manifest
@@ -76,6 +77,10 @@ def recover(
 ) -> Opened:
     """Make the directory whole and say what was found. The caller holds its lock."""
     report = Recovery()
+    if MARKER in disk.list(directory):
+        raise BackupRefused(
+            f"{directory} is a backup, or the unfinished restore of one; mq backup restore makes a log of it"
+        )
     manifest = read_manifest(disk, directory)
     if manifest is None:
         manifest = _create(disk, directory, random, extension)
@@ -139,6 +144,7 @@ class _Opening:
     def live_segment(self, mark: Mark | None) -> Live:
         segments = self.manifest.segments
         if not segments or segments[-1].is_sealed:
+            self.report.was_clean = True  # nothing was being written
             live = self._start(segments[-1] if segments else None)
             self._swap(self.manifest.with_segments([*segments, live.entry]))
             return live

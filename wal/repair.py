@@ -18,9 +18,9 @@ from google.protobuf.message import DecodeError
 
 from wal.chain import missing_gap, open_entry, walk_entry
 from wal.clock import Clock, SystemClock
-from wal.disk import DirectDisk, Disk
+from wal.disk import LOCK, DirectDisk, Disk
 from wal.errors import CorruptSegment, WalError
-from wal.filelog import LOCK, FileLog
+from wal.filelog import FileLog
 from wal.frame import Frame
 from wal.manifest import MANIFEST, Manifest, Retired, SegmentEntry, SnapshotRun, read_manifest, swap_manifest
 from wal.options import Options

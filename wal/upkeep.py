@@ -9,7 +9,7 @@ import asyncio
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -65,8 +65,8 @@ class Upkeep:
             with suppress(concurrent.futures.InvalidStateError):
                 waiting.set_exception(LogFailed(str(error)))
 
-    async def _between(self, act: Callable[[Writer], T]) -> T:
-        """Have the writer do something between two groups, and wait for it."""
+    def _between(self, act: Callable[[Writer], T]) -> asyncio.Future[T]:
+        """Have the writer do something behind all that was appended; await it to know that it has."""
         acted: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._waiting.append(acted)
         self._check_usable()  # the log may have failed meanwhile, and then nobody would end the wait below
@@ -78,7 +78,7 @@ class Upkeep:
                 acted.set_result(result)
 
         self._between_groups(run)
-        return await asyncio.wrap_future(acted)
+        return asyncio.wrap_future(acted)
 
     # ------------------------------------------------------------ installing
 
@@ -114,14 +114,20 @@ class Upkeep:
             await asyncio.to_thread(remove_offer, disk, directory, offer_id)
             return Installed(tuple(names), offer, before, self._bytes_of(names))
 
-    def _swap(
-        self, manifest: Manifest, proposal: Proposal, entries: Sequence[SegmentEntry]
-    ) -> Coroutine[Any, Any, list[str]]:
-        """Have the writer swap the manifest, from now on; await the result to know that it has."""
-        await self._between(lambda writer: writer.replace_segments(proposal.inputs, entries))
-        return [entry.name(manifest.extension) for entry in entries]
+    async def _swap(self, manifest: Manifest, proposal: Proposal, entries: Sequence[SegmentEntry]) -> list[str]:
+        """Have the writer swap the manifest: it is queued before this first waits."""
 
-        return wait()
+        def act(writer: Writer) -> InstallRefused | None:
+            try:
+                writer.replace_segments(proposal.inputs, entries)
+            except InstallRefused as refusal:
+                return refusal
+            return None
+
+        refusal = await self._between(act)
+        if refusal is not None:
+            raise refusal
+        return [entry.name(manifest.extension) for entry in entries]
 
     def install_now(self, proposal: Proposal, approve: Approve, pump: Callable[[], None]) -> list[str]:
         """The same for a log without a thread; `pump` is a turn of its writer."""
@@ -181,22 +187,6 @@ class Upkeep:
         self._scrubbed = due[0].first_sequence
         return await asyncio.to_thread(verify_segment, self._directory, manifest, due[0], disk=self._disk)
 
-
-class Breath:
-    """Called by a thread that computes for long: it stands aside for as long as it ran.
-
-    Whoever wants the interpreter from a busy thread waits a whole switch interval for it, and the owner wants it often.
-    """
-
-    def __init__(self) -> None:
-        self._since = time.monotonic()
-
-    def __call__(self) -> None:
-        now = time.monotonic()
-        if now - self._since >= RUN_SECONDS:
-            time.sleep(now - self._since)
-            self._since = time.monotonic()
-
     # ------------------------------------------------------------ backups
 
     async def back_up(self, target: str, progress: Progress, closing: threading.Event) -> Backup:
@@ -224,6 +214,22 @@ class Breath:
             )  # fmt: skip
         finally:
             held.clear()
+
+
+class Breath:
+    """Called by a thread that computes for long: it stands aside for as long as it ran.
+
+    Whoever wants the interpreter from a busy thread waits a whole switch interval for it, and the owner wants it often.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now - self._since >= RUN_SECONDS:
+            time.sleep(now - self._since)
+            self._since = time.monotonic()
 
 
 def _approval(keep: Keep) -> Approve:
