@@ -15,12 +15,14 @@ PROTO_VENV := .venv-proto
 # The generator has its own environment: its protobuf need not be the one that the broker runs on.
 PROTO_TOOLS := grpcio-tools==1.76.0
 
+COMPOSE ?= docker compose
+
 # Extra arguments: make test ARGS='-k torn -x'
 ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-fast lint fmt proto bench-wal bench bench-wire torture golden clean
+.PHONY: help install run test test-fast lint fmt proto bench-wal bench bench-wire torture golden dist build up down logs ps clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +64,25 @@ torture: $(DEV) ## crash and corrupt a log again and again, for minutes
 
 golden: $(DEV) ## write the golden files of a new log format: make golden VERSION=2
 	$(BIN)/python tests/test_wal_golden.py tests/golden/wal-v$(VERSION)
+
+dist: $(DEV) ## build the wheel and the sdist into ./dist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+build: ## build the container images of docker-compose.yaml
+	$(COMPOSE) --profile spark build $(ARGS)
+
+up: ## start the broker and the example in containers
+	$(COMPOSE) up --detach --build $(ARGS)
+
+down: ## stop the containers; the broker's volume stays
+	$(COMPOSE) --profile spark down $(ARGS)
+
+logs: ## follow the containers' output
+	$(COMPOSE) logs --follow $(ARGS)
+
+ps: ## list the containers
+	$(COMPOSE) ps $(ARGS)
 
 clean: ## remove environments, caches and builds (never ./data)
 	rm -rf $(VENV) $(PROTO_VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
