@@ -21,6 +21,7 @@ from mq.command import MEMORY, Command, CreateGroup, DeleteChannel, DeleteGroup,
 from mq.commitqueue import CommitQueue, Done
 from mq.deciders import decide
 from mq.errors import MqError, ResourceExhausted, Unavailable
+from mq.installer import Installer
 from mq.limits import Limits
 from mq.owner import Owner
 from mq.publication import decide_publish
@@ -83,6 +84,7 @@ class Broker:
         self._readback = Readback(log, self.state)
         self._agenda = Agenda(self.owner, self._readback)
         self._pulls = self._agenda.pulls
+        self._installer = Installer(self.owner)
         self._is_closed = False
 
     @property
@@ -210,6 +212,13 @@ class Broker:
             raise self.owner.refusal
         self._queue.flush()
         self.log.rotate()
+
+    def install(self, proposal: str, done: Done) -> None:
+        """Replace segments of the log by those that a compaction has staged under this id, if nothing live is lost."""
+        if self.owner.refusal is not None:
+            done(self.owner.refusal)
+        else:
+            self._installer.begin(proposal, done)
 
     def tick(self) -> None:
         """Do what is due by the clock; the broker's own timer does this, and tests with a clock of theirs."""

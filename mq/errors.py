@@ -78,6 +78,18 @@ class GroupInUse(MqError):
     status = "FAILED_PRECONDITION"
 
 
+class ProposalNotFound(MqError):
+    """No rewritten segments wait under that id."""
+
+    status = "NOT_FOUND"
+
+
+class ProposalRefused(MqError):
+    """Rewritten segments would lose or change something that is still live, or are damaged. Nothing was changed."""
+
+    status = "FAILED_PRECONDITION"
+
+
 class SequenceRefused(MqError):
     """An idempotent publish left a gap, reused a sequence for other content, or came from an unknown producer."""
 

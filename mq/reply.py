@@ -217,6 +217,17 @@ class ListGroupsReply:
 Reply = (
     CreateChannelReply
     | ListChannelsReply
+@dataclass(slots=True)
+class InstallReply:
+    """Rewritten segments are part of the log."""
+
+    segments: Sequence[str] = ()
+    bytes_before: int = 0
+    bytes_after: int = 0
+    dropped_records: int = 0
+    dropped_messages: int = 0
+
+
     | ChannelInfo
     | DeleteChannelReply
     | PurgeChannelReply
@@ -237,3 +248,4 @@ Reply = (
     | ListGroupsReply
     | DeleteGroupReply
 )
+    | InstallReply

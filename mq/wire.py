@@ -64,6 +64,7 @@ METHODS: Final[dict[str, int]] = {
     "mq.AdminService/Redrive": 77,
     "mq.AdminService/ListSchedules": 78,
     "mq.AdminService/CancelSchedule": 79,
+    "mq.AdminService/InstallSegments": 80,
 }
 
 # gRPC's numbers, so that every language has a table of them.

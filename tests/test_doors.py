@@ -217,6 +217,7 @@ def administers(session: Session) -> None:
     call("DeleteChannel", pb.DeleteChannelRequest(channel="orders"), pb.DeleteChannelResponse)
     call("ListSegments", pb.ListSegmentsRequest(), pb.ListSegmentsResponse)
     call("RotateSegment", pb.RotateSegmentRequest(), pb.RotateSegmentResponse)
+    call("InstallSegments", pb.InstallSegmentsRequest(proposal="0123456789abcdef"), pb.InstallSegmentsResponse)
     call("ServerInfo", pb.ServerInfoRequest(), pb.ServerInfoResponse)
 
 

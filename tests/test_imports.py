@@ -41,11 +41,11 @@ LAYERS = [
     {"mq.state"},
     {"mq.decision"},
     {"mq.publication", "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin"},
-    {"mq.retention", "mq.horizon", "mq.redrive"},
+    {"mq.retention", "mq.horizon", "mq.rules", "mq.judge", "mq.redrive"},
     {"mq.deciders"},
     {"mq.commitqueue", "mq.longpoll", "mq.snapshotter", "mq.readback"},
     {"mq.owner"},
-    {"mq.pulls", "mq.cleaner", "mq.scrubber"},
+    {"mq.pulls", "mq.cleaner", "mq.scrubber", "mq.installer"},
     {"mq.agenda"},
     {"mq.broker"},
     {"mq.service"},
@@ -75,7 +75,7 @@ ONLY = {
 # The broker's state and what decides about it.
 CORE = {
     "mq.ranges", "mq.retry", "mq.cursor", "mq.lease", "mq.assignment", "mq.ownership", "mq.producer", "mq.batch",
-    "mq.ladder", "mq.retention", "mq.horizon", "mq.redrive",
+    "mq.ladder", "mq.retention", "mq.horizon", "mq.rules", "mq.judge", "mq.redrive",
     "mq.buffer", "mq.channel", "mq.group", "mq.snapshot", "mq.store", "mq.state", "mq.decision", "mq.publication",
     "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin", "mq.deciders",
 }  # fmt: skip
@@ -87,17 +87,20 @@ OF_WAL = {
     "mq.testing": {"*"},
     "mq.cli": {"*"},
     "mq.broker": {"wal.clock", "wal.errors", "wal.log", "wal.record", "wal.pb"},
-    "mq.service": {"wal.errors", "wal.log", "wal.record", "wal.pb"},
+    "mq.service": {"wal.errors", "wal.log", "wal.record", "wal.pb", "wal.proposal"},
     "mq.command": {"wal.record", "wal.pb"},
     "mq.reply": {"wal.record", "wal.pb"},
     "mq.limits": {"wal.record", "wal.pb"},
     "mq.commitqueue": {"wal.errors", "wal.log", "wal.record", "wal.pb"},
     "mq.owner": {"wal.clock", "wal.log", "wal.record"},
     "mq.cleaner": {"wal.errors", "wal.log"},
+    "mq.installer": {"wal.errors", "wal.log"},
     "mq.scrubber": {"wal.errors", "wal.log"},
     "mq.snapshotter": {"wal.record", "wal.pb"},
     "mq.readback": {"wal.errors", "wal.log", "wal.record", "wal.pb"},
     **{module: {"wal.record", "wal.pb"} for module in CORE},
+    "mq.rules": {"wal.record", "wal.pb", "wal.proposal"},
+    "mq.judge": {"wal.record", "wal.pb", "wal.errors"},
 }
 
 # Commands and bytes go in, values come out: no files, no clock, no loop, no luck, no logger.

@@ -200,6 +200,9 @@ def administration() -> Iterator[Case]:
         yield Case("CreateGroup", pb.CreateGroupRequest(channel="here", group="g", settings=bad), INVALID)
         yield Case("UpdateGroup", pb.UpdateGroupRequest(channel="here", group="workers", settings=bad), INVALID)
     yield Case("ListGroups", pb.ListGroupsRequest(channel="a b"), INVALID)
+    for proposal in ("", "../MANIFEST", "0123456789abcde", "0123456789abcdeg", "0123456789ABCDEF", "0" * 17):
+        yield Case("InstallSegments", pb.InstallSegmentsRequest(proposal=proposal), INVALID)
+    yield Case("InstallSegments", pb.InstallSegmentsRequest(proposal="0" * 16), NOT_FOUND)
     yield Case("ListGroups", pb.ListGroupsRequest(channel="nowhere"), NOT_FOUND)
 
 

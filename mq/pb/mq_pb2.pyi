@@ -830,6 +830,26 @@ class RotateSegmentResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class InstallSegmentsRequest(_message.Message):
+    __slots__ = ("proposal",)
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    proposal: str
+    def __init__(self, proposal: _Optional[str] = ...) -> None: ...
+
+class InstallSegmentsResponse(_message.Message):
+    __slots__ = ("segments", "bytes_before", "bytes_after", "dropped_records", "dropped_messages")
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_AFTER_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    segments: _containers.RepeatedScalarFieldContainer[str]
+    bytes_before: int
+    bytes_after: int
+    dropped_records: int
+    dropped_messages: int
+    def __init__(self, segments: _Optional[_Iterable[str]] = ..., bytes_before: _Optional[int] = ..., bytes_after: _Optional[int] = ..., dropped_records: _Optional[int] = ..., dropped_messages: _Optional[int] = ...) -> None: ...
+
 class ServerInfoRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -753,6 +753,11 @@ class AdminServiceStub(object):
                 request_serializer=mq_dot_pb_dot_mq__pb2.RotateSegmentRequest.SerializeToString,
                 response_deserializer=mq_dot_pb_dot_mq__pb2.RotateSegmentResponse.FromString,
                 _registered_method=True)
+        self.InstallSegments = channel.unary_unary(
+                '/mq.AdminService/InstallSegments',
+                request_serializer=mq_dot_pb_dot_mq__pb2.InstallSegmentsRequest.SerializeToString,
+                response_deserializer=mq_dot_pb_dot_mq__pb2.InstallSegmentsResponse.FromString,
+                _registered_method=True)
         self.ServerInfo = channel.unary_unary(
                 '/mq.AdminService/ServerInfo',
                 request_serializer=mq_dot_pb_dot_mq__pb2.ServerInfoRequest.SerializeToString,
@@ -858,6 +863,13 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def InstallSegments(self, request, context):
+        """Replaces segments by rewritten ones that a compaction has staged beside the log, if nothing live is lost.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ServerInfo(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -941,6 +953,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.RotateSegment,
                     request_deserializer=mq_dot_pb_dot_mq__pb2.RotateSegmentRequest.FromString,
                     response_serializer=mq_dot_pb_dot_mq__pb2.RotateSegmentResponse.SerializeToString,
+            ),
+            'InstallSegments': grpc.unary_unary_rpc_method_handler(
+                    servicer.InstallSegments,
+                    request_deserializer=mq_dot_pb_dot_mq__pb2.InstallSegmentsRequest.FromString,
+                    response_serializer=mq_dot_pb_dot_mq__pb2.InstallSegmentsResponse.SerializeToString,
             ),
             'ServerInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.ServerInfo,
@@ -1355,6 +1372,33 @@ class AdminService(object):
             '/mq.AdminService/RotateSegment',
             mq_dot_pb_dot_mq__pb2.RotateSegmentRequest.SerializeToString,
             mq_dot_pb_dot_mq__pb2.RotateSegmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InstallSegments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mq.AdminService/InstallSegments',
+            mq_dot_pb_dot_mq__pb2.InstallSegmentsRequest.SerializeToString,
+            mq_dot_pb_dot_mq__pb2.InstallSegmentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,6 +9,7 @@ from mq.service import checks
 from mq.service.checks import parse
 from mq.service.convert import channel_settings, group_settings
 from mq.service.edge import Edge
+from wal.proposal import is_id
 
 MOST_ITEMS = 10_000  # in one answer, or looked at in one call
 
@@ -64,6 +65,13 @@ def list_schedules(request: bytes, edge: Edge) -> command.ListSchedules:
 def cancel_schedule(request: bytes, edge: Edge) -> command.CancelSchedule:
     message = parse(pb.CancelScheduleRequest, request)
     return command.CancelSchedule(checks.channel(message.channel), message.schedule_id)
+
+
+def proposal(request: bytes) -> str:
+    proposal = parse(pb.InstallSegmentsRequest, request).proposal
+    if not is_id(proposal):
+        raise InvalidArgument("proposal is no id: sixteen hex digits")
+    return proposal
 
 
 def create_group(request: bytes, edge: Edge) -> command.CreateGroup:

@@ -77,6 +77,7 @@ _ALL = [
     Method("mq.AdminService/DeleteGroup", Kind.UNARY, admin.delete_group, response.empty),
     Method("mq.AdminService/ListSegments", Kind.LOCAL, _none, response.empty),
     Method("mq.AdminService/RotateSegment", Kind.LOCAL, _none, response.empty),
+    Method("mq.AdminService/InstallSegments", Kind.LOCAL, _none, response.install_segments),
     Method("mq.AdminService/ServerInfo", Kind.LOCAL, _none, response.empty),
 ]
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}

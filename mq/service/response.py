@@ -201,3 +201,14 @@ def _group_info(answer: reply.GroupInfo) -> pb.GroupInfo:
 
 def _positions(positions: Iterable[Position]) -> list[pb.Position]:
     return [pb.Position(partition=each.partition, offset=each.offset) for each in positions]
+
+
+def install_segments(answer: reply.InstallReply) -> Pieces:
+    response = pb.InstallSegmentsResponse(
+        segments=answer.segments,
+        bytes_before=answer.bytes_before,
+        bytes_after=answer.bytes_after,
+        dropped_records=answer.dropped_records,
+        dropped_messages=answer.dropped_messages,
+    )
+    return [response.SerializeToString()]

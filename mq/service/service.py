@@ -125,6 +125,9 @@ class Service:
             self._broker.rotate()
             done(response.empty(None))
             return None
+        if method.name == "mq.AdminService/InstallSegments":
+            self._broker.install(admin.proposal(request), partial(self._finish, method, done))
+            return None
         checks.parse(pb.ServerInfoRequest, request)
         local = method._replace(encode=self._server_info)
         return self._broker.submit(command.ListChannels(), partial(self._finish, local, done))
