@@ -17,7 +17,7 @@ from mq.broker import Broker, Waiter
 from mq.errors import ChannelNotFound, MessageTooLarge, MqError, Unavailable
 from mq.pb import mq_pb2 as pb
 from mq.reply import ListChannelsReply, PullReply, Reply
-from mq.service import checks, info, response
+from mq.service import admin, checks, info, response
 from mq.service.api import METHODS, Kind, Method
 from mq.service.edge import Connection, Edge
 from mq.service.info import Facts
