@@ -15,6 +15,13 @@ PROTO_VENV := .venv-proto
 # The generator has its own environment: its protobuf need not be the one that the broker runs on.
 PROTO_TOOLS := grpcio-tools==1.76.0
 
+# The examples' generators, each run in the folder of its example; what they write is ignored by git.
+PROTOC     := $(CURDIR)/$(PROTO_VENV)/bin/python -m grpc_tools.protoc
+PYTHON_OUT := --python_out=. --pyi_out=. --grpc_python_out=.
+GO_TOOLS   := mkdir -p pb && go build -o build/ google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
+GO_OUT     := --plugin=build/protoc-gen-go --go_out=pb --go_opt=paths=source_relative \
+	--plugin=build/protoc-gen-go-grpc --go-grpc_out=pb --go-grpc_opt=paths=source_relative
+
 COMPOSE ?= docker compose
 
 # Extra arguments: make test ARGS='-k torn -x'
@@ -22,10 +29,10 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-fast lint fmt proto bench-wal bench bench-wire torture golden dist build up down logs ps clean
+.PHONY: help install run test test-fast lint fmt proto examples example-python example-go example-node example-java example-rust bench-wal bench bench-wire torture golden dist build up down logs ps clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(DEV) ## make .venv with everything needed to work on mq
 
@@ -49,6 +56,31 @@ fmt: $(DEV) ## format the code, fix what can be fixed
 
 proto: $(PROTO_VENV)/.installed ## generate mq/pb and wal/pb from proto/*.proto
 	$(PROTO_VENV)/bin/python proto/generate.py
+
+examples: ## build the examples of every language whose tools are here
+	@have='example-python'; missing=''; \
+	for each in go:go node:npm java:mvn rust:cargo; do \
+		if command -v $${each#*:} >/dev/null; then have="$$have example-$${each%:*}"; else missing="$$missing $$each"; fi; \
+	done; \
+	$(MAKE) --no-print-directory $$have && \
+	for each in $$missing; do echo "SKIPPED examples/$${each%:*}: there is no $${each#*:} here" >&2; done
+
+example-python: $(PROTO_VENV)/.installed ## generate the stubs of examples/python
+	cd examples/python && $(PROTOC) -Ipb=../../proto $(PYTHON_OUT) ../../proto/mq.proto
+	cd examples/compat/python && $(PROTOC) -Ipb=.. $(PYTHON_OUT) ../mq.proto
+
+example-go: $(PROTO_VENV)/.installed ## build examples/go
+	cd examples/go && $(GO_TOOLS) && $(PROTOC) -I../../proto $(GO_OUT) ../../proto/mq.proto && go build -o build/ ./...
+	cd examples/compat/go && $(GO_TOOLS) && $(PROTOC) -I.. $(GO_OUT) ../mq.proto && go build -o build/ ./...
+
+example-node: ## build examples/node
+	cd examples/node && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
+
+example-java: ## build examples/java
+	cd examples/java && mvn --quiet --batch-mode package
+
+example-rust: ## build examples/rust
+	cd examples/rust && cargo build --quiet --locked
 
 bench-wal: $(CORE) ## measure the log alone
 	$(BIN)/python benchmarks/log.py $(ARGS)
