@@ -61,6 +61,7 @@ def decide_due(state: State, channel: Channel, scheduled: Scheduled, now: int) -
         max_timestamp_us=now,
         ttl_ms=scheduled.ttl_ms,
         schedule_id=scheduled.schedule_id,
+        due_us=scheduled.due_us,
         parts=[Part(base_offset=base, count=scheduled.count, timestamp_us=now)],
     )
     return Decision([Carried(record, [scheduled.batch])], None)
@@ -177,7 +178,13 @@ def _schedule(state: State, channel: Channel, command: Publish, due_us: int, now
         )
         records.append(Carried(record, [batch]))
     reply = PublishReply(parts[0][0], 0, command.count, now, schedule_id=state.next_schedule_id)
-    return Decision(records if len(records) == 1 else [atomic(records, timestamp_us=now)], reply)
+    if len(records) == 1:
+        return Decision(records, reply)
+    reply.placements = [
+        Placement(number, 0, indexes, state.next_schedule_id + index)
+        for index, (number, indexes, _) in enumerate(parts)
+    ]
+    return Decision([atomic(records, timestamp_us=now)], reply)
 
 
 def _repeated(channel: Channel, command: Publish, answers: list[Answer]) -> PublishReply:
@@ -185,9 +192,22 @@ def _repeated(channel: Channel, command: Publish, answers: list[Answer]) -> Publ
     first = answers[0]
     reply = PublishReply(first.partition, first.base_offset, command.count, first.timestamp_us, duplicate=True)
     reply.schedule_id = first.schedule_id
-    if len(answers) > 1 and not first.schedule_id:
-        indexes = {number: found for number, found, _ in split(command.batch, len(channel.partitions), -1)}
+    if len(answers) > 1:
+        indexes = _indexes(command.batch, len(channel.partitions), answers)
         reply.placements = [
-            Placement(answer.partition, answer.base_offset, indexes.get(answer.partition, ())) for answer in answers
+            Placement(answer.partition, answer.base_offset, indexes.get(answer.partition, ()), answer.schedule_id)
+            for answer in answers
         ]
     return reply
+
+
+def _indexes(batch: bytes, partitions: int, answers: list[Answer]) -> dict[int, list[int]]:
+    """By partition: which messages of a split batch it got. Those without a key went where more went than keys tell."""
+    keyed = {number: indexes for number, indexes, _ in split(batch, partitions, -1)}
+    keyless = keyed.pop(-1, None)
+    if keyless:
+        for answer in answers:
+            with_key = keyed.get(answer.partition, [])
+            if answer.messages > len(with_key):
+                keyed[answer.partition] = sorted(with_key + keyless)
+    return keyed

@@ -185,7 +185,7 @@ class Part(_message.Message):
     def __init__(self, base_offset: _Optional[int] = ..., count: _Optional[int] = ..., producer: _Optional[str] = ..., sequence: _Optional[int] = ..., crc: _Optional[int] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
 
 class Published(_message.Message):
-    __slots__ = ("channel_id", "partition", "base_offset", "count", "parts", "min_timestamp_us", "max_timestamp_us", "ttl_ms", "offset_deltas", "schedule_id", "batch")
+    __slots__ = ("channel_id", "partition", "base_offset", "count", "parts", "min_timestamp_us", "max_timestamp_us", "ttl_ms", "offset_deltas", "schedule_id", "due_us", "batch")
     CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +196,7 @@ class Published(_message.Message):
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_DELTAS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_ID_FIELD_NUMBER: _ClassVar[int]
+    DUE_US_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     channel_id: int
     partition: int
@@ -207,8 +208,9 @@ class Published(_message.Message):
     ttl_ms: int
     offset_deltas: _containers.RepeatedScalarFieldContainer[int]
     schedule_id: int
+    due_us: int
     batch: bytes
-    def __init__(self, channel_id: _Optional[int] = ..., partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., count: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., min_timestamp_us: _Optional[int] = ..., max_timestamp_us: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., offset_deltas: _Optional[_Iterable[int]] = ..., schedule_id: _Optional[int] = ..., batch: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, channel_id: _Optional[int] = ..., partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., count: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., min_timestamp_us: _Optional[int] = ..., max_timestamp_us: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., offset_deltas: _Optional[_Iterable[int]] = ..., schedule_id: _Optional[int] = ..., due_us: _Optional[int] = ..., batch: _Optional[bytes] = ...) -> None: ...
 
 class Scheduled(_message.Message):
     __slots__ = ("channel_id", "partition", "schedule_id", "due_us", "count", "producer", "sequence", "crc", "timestamp_us", "ttl_ms", "batch")
