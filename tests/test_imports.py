@@ -54,6 +54,7 @@ LAYERS = [
     # its users
     {"mq.client"},
     {"mq"},
+    {"mq.contrib"},
     {"mq.testing", "mq.pytest_plugin"},
     {"mq.cli"},
 ]
@@ -70,6 +71,7 @@ ONLY = {
     "mq.doors": {"mq.errors", "mq.config", "mq.limits", "mq.pb", "mq.service", "mq.wire"},
     "mq.client": {"mq.errors", "mq.pb", "mq.wire"},  # usable without the broker
     "mq": {"mq.errors", "mq.client"},
+    "mq.contrib": {"mq.errors", "mq.client"},
 }
 
 # The broker's state and what decides about it.
@@ -118,6 +120,9 @@ CONFINED = {
     "pyspark": {"wal.spark*"},
     "pyarrow": {"wal.spark*"},
     "numpy": {"wal.spark*"},
+    "taskiq": {"mq.contrib.taskiq"},
+    "kombu": {"mq.contrib.kombu"},
+    "celery": {"mq.contrib.kombu"},
     "grpc*": {"mq.doors.grpc*", "mq.server*", "mq.client.grpc*", "mq.pb.*_pb2_grpc"},
 }
 
@@ -245,6 +250,8 @@ def test_the_project_keeps_its_layers(root: Path) -> None:
         ("mq.service", "import grpc.aio", "may"),
         ("mq.doors.wire", "from grpc_health.v1 import health", "may"),
         ("mq.client.wire", "import grpc", "may"),
+        ("mq.client.consumer", "import kombu", "only mq.contrib.kombu may"),
+        ("mq.contrib.taskiq", "from mq.server import Server", "may be imported here"),
         ("mq.client.consumer", "from mq.broker import Broker", "may be imported here"),
         ("mq.client.consumer", "from wal import record", "may be imported here"),
         ("mq.broker", "from wal.segment import Segment", "may be imported here"),
