@@ -1,262 +1,297 @@
-"""The messages in a segment's frames as rows, in Arrow. Imports no pyspark; whoever calls opens the files.
+"""The messages of a segment as Arrow record batches, as a consumer would get them. Imports no pyspark.
 
-The one place that knows which records publish messages (Published, DeadLettered, and both inside an Atomic), which
-offset and which time each message has, and what a row is called. A message is a row when it has its offset: a delayed
-publish is one when it comes out, a cancelled one never.
-
-A channel's id becomes a name by what the caller knows; an id without a name reads `#<id>`, which no name can be.
+Every record that gives messages an offset counts: a publish, a delayed one that came due, a dead letter, those inside a
+transaction. What is known per record or per publish is spread over its messages by numpy; nothing happens per message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from wal.frame import HEADER_BYTES as FRAME_BYTES
+from wal.errors import CorruptSegment
 from wal.frame import Frame
-from wal.record import ATOMIC, DEAD_LETTERED, PUBLISHED, Published, decode, published_in
+from wal.index import INDEXED
+from wal.record import Published, decode, end_offset, published_in
 from wal.segment import Gap
-from wal.spark import decode as batches
+from wal.spark.catalog import Catalog
+from wal.spark.decode import CHUNK_BYTES, CHUNK_MESSAGES, HEADERS
+from wal.spark.decode import COLUMNS as OF_MESSAGE
+from wal.spark.decode import decode as decode_batches
 from wal.spark.listing import Segment
 
-TIME = pa.timestamp("us", tz="UTC")
-# As Spark's Kafka source names them, and what only the log knows.
-SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        pa.field("value", pa.binary(), False),
-        pa.field("headers", batches.HEADERS, False),
-        pa.field("channel", pa.string(), False),
-        pa.field("partition", pa.int32(), False),
-        pa.field("offset", pa.int64(), False),
-        pa.field("timestamp", TIME, False),
-        pa.field("sequence", pa.int64(), False),  # of the record that holds it
-        pa.field("segment", pa.string(), False),
-        pa.field("position", pa.int64(), False),  # of that record's frame in the segment
-        ("producer", pa.string()),  # null: not an idempotent publish
-        ("producer_sequence", pa.int64()),
-        ("deliver_at", TIME),  # null: not a delayed publish; else when it came out
-        ("ttl_ms", pa.int64()),  # null: it never expires
-        pa.field("log_uuid", pa.string(), False),
-    ]
-)
+TIME = pa.timestamp("us", "UTC")
+CORRUPT = "_corrupt_record"
 
-_PUBLISHING = frozenset({PUBLISHED, DEAD_LETTERED, ATOMIC})
+MESSAGES: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "channel": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": TIME,
+    "headers": HEADERS,
+    "log_uuid": pa.string(),
+    "channel_id": pa.int64(),
+    "sequence": pa.int64(),
+    "segment": pa.string(),
+    "position": pa.int64(),
+    "producer": pa.string(),
+    "producer_sequence": pa.int64(),
+    "deliver_at": TIME,
+    "ttl_ms": pa.int64(),
+}
 
-
-class Choice(NamedTuple):
-    """What is asked for."""
-
-    columns: tuple[str, ...] = tuple(SCHEMA.names)
-    channels: frozenset[str] | None = None  # None: all of them
-    from_us: int | None = None  # timestamps at or after this
-    to_us: int | None = None  # and before this
+Integers = NDArray[np.int64]
 
 
-class _Place(NamedTuple):
-    """A publish in the log."""
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages are wanted."""
 
-    frame: Frame
-    published: Published
-    channel: str
+    channel_ids: frozenset[int] | None = None  # None: all
+    from_us: int | None = None  # from_us <= timestamp < to_us
+    to_us: int | None = None
+    now_us: int | None = None  # None: also those that are trimmed, expired, or of deleted channels
+
+    def wants(self, published: Published, catalog: Catalog) -> bool:
+        """Whether some message of a publish may be wanted."""
+        if self.channel_ids is not None and published.channel_id not in self.channel_ids:
+            return False
+        if self.from_us is not None and published.max_timestamp_us < self.from_us:
+            return False
+        if self.to_us is not None and published.min_timestamp_us >= self.to_us:
+            return False
+        if self.now_us is None:
+            return True
+        if published.ttl_ms and self.now_us >= published.max_timestamp_us + published.ttl_ms * 1000:
+            return False
+        start = catalog.starts.get((published.channel_id, published.partition), 0)
+        return catalog.is_live(published.channel_id) and end_offset(published) > start
 
 
-def rows(
+@dataclass(slots=True)
+class Chunk:
+    """Publishes that are turned into rows together."""
+
+    published: list[Published] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    messages: int = 0
+    bytes: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.messages >= CHUNK_MESSAGES or self.bytes >= CHUNK_BYTES
+
+    def add(self, published: Published, frame: Frame) -> None:
+        self.published.append(published)
+        self.sequences.append(frame.sequence)
+        self.positions.append(frame.position)
+        self.messages += published.count
+        self.bytes += len(published.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A range that could not be read, on its way to the caller."""
+
+    segment: str
+    gap: Gap
+
+    def __str__(self) -> str:
+        gap = self.gap
+        sequences = f"sequences {gap.first_sequence} to {gap.last_sequence}"
+        return f"{self.segment}, bytes {gap.position} to {gap.end}, {sequences}: {gap.reason}"
+
+    def raise_it(self) -> None:
+        raise CorruptSegment(self.segment, self.gap.position, str(self.gap.reason), "mq wal verify lists what is lost")
+
+
+def messages(
     items: Iterable[Frame | Gap],
     segment: Segment,
-    names: Mapping[int, str],
-    choice: Choice | None = None,
-    report: Callable[[Gap], None] = lambda gap: None,
-) -> Iterator[pa.RecordBatch]:
-    """The chosen messages among a segment's frames, in log order, in record batches of about CHUNK_MESSAGES rows.
-
-    Gaps are handed to `report`; so is a frame that is intact and no record of ours.
-    """
-    choice = choice or Choice()
-    held: list[_Place] = []
-    messages = size = 0
+    columns: Sequence[str],
+    catalog: Catalog,
+    selection: Selection = Selection(),  # noqa: B008 - frozen
+) -> Iterator[pa.RecordBatch | Damage]:
+    """The wanted messages of a segment's frames in the order of the log, and each damaged range in its place."""
+    chunk = Chunk()
     for item in items:
         if isinstance(item, Gap):
-            report(item)
+            if chunk.published:
+                yield from _rows(chunk, segment, columns, catalog, selection)
+                chunk = Chunk()
+            yield Damage(segment.name, item)
             continue
-        if item.type not in _PUBLISHING:
+        if item.type not in INDEXED:
             continue
         try:
-            places = [_Place(item, each, "") for each in published_in(decode(item.type, item.payload))]
+            found = list(published_in(decode(item.type, item.payload)))
         except DecodeError:
-            report(_unreadable(item))
+            yield Damage(segment.name, undecodable(item))
             continue
-        for place in places:
-            published = place.published
-            channel = names.get(published.channel_id) or f"#{published.channel_id}"
-            if not _may_hold(choice, channel, published):
-                continue
-            held.append(place._replace(channel=channel))
-            messages += published.count
-            size += len(published.batch)
-        if messages >= batches.CHUNK_MESSAGES or size >= batches.CHUNK_BYTES:
-            yield from _record_batches(held, segment, choice, report)
-            held, messages, size = [], 0, 0
-    yield from _record_batches(held, segment, choice, report)
+        for published in found:
+            if selection.wants(published, catalog):
+                chunk.add(published, item)
+        if chunk.is_full:
+            yield from _rows(chunk, segment, columns, catalog, selection)
+            chunk = Chunk()
+    if chunk.published:
+        yield from _rows(chunk, segment, columns, catalog, selection)
 
 
-def schema_of(columns: Collection[str]) -> pa.Schema:
-    """The types of the named columns, in the order of the names. Raises ValueError."""
-    for name in columns:
-        if name not in SCHEMA.names:
-            raise ValueError(f"{name!r} is no column of a message; there are {', '.join(SCHEMA.names)}")
-    return pa.schema([SCHEMA.field(name) for name in columns])
+def undecodable(frame: Frame) -> Gap:
+    reason = "the record can't be decoded"
+    return Gap(frame.position, frame.position, frame.sequence, frame.sequence, reason)
 
 
-def _may_hold(choice: Choice, channel: str, published: Published) -> bool:
-    if choice.channels is not None and channel not in choice.channels:
-        return False
-    if choice.from_us is not None and published.max_timestamp_us < choice.from_us:
-        return False
-    return choice.to_us is None or published.min_timestamp_us < choice.to_us
-
-
-def _record_batches(
-    held: list[_Place], segment: Segment, choice: Choice, report: Callable[[Gap], None]
-) -> Iterator[pa.RecordBatch]:
-    if not held:
-        return
-    wanted = [name for name in choice.columns if name in batches.COLUMNS]
-    decoded = batches.decode([place.published.batch for place in held], wanted)
-    odd = {index for index, place in enumerate(held) if decoded.counts[index] != place.published.count}
-    if odd:  # never seen: the broker counts before it writes
-        for index in sorted(odd):
-            report(_unreadable(held[index].frame))
-        rest = [place for index, place in enumerate(held) if index not in odd]
-        yield from _record_batches(rest, segment, choice, report)
-        return
-    columns = dict(decoded.columns)
-    spread = _Spread(held, decoded.counts)
-    for name in choice.columns:
-        if name not in columns:
-            columns[name] = spread.column(name, segment)
-    batch = pa.record_batch([columns[name] for name in choice.columns], schema=schema_of(choice.columns))
-    if choice.from_us is not None or choice.to_us is not None:
-        mask = spread.within(choice)
-        if not mask.all():
-            batch = batch.filter(pa.array(mask))
-    if batch.num_rows:
-        yield batch
+def _rows(
+    chunk: Chunk, segment: Segment, columns: Sequence[str], catalog: Catalog, selection: Selection
+) -> Iterator[pa.RecordBatch | Damage]:
+    spread = _Spread(chunk, segment, columns, catalog)
+    for at in spread.malformed:
+        position, sequence = chunk.positions[at], chunk.sequences[at]
+        yield Damage(segment.name, Gap(position, position, sequence, sequence, "the batch can't be decoded"))
+    arrays = [spread.column(name) for name in columns]
+    mask = spread.mask(selection, catalog)
+    schema = pa.schema([pa.field(name, MESSAGES[name]) for name in columns])
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    yield batch if mask is None else batch.filter(pa.array(mask))
 
 
 class _Spread:
-    """What is known of each publish, spread over its messages."""
+    """The columns of a chunk: what a record knows once, repeated for each of its messages."""
 
-    def __init__(self, held: list[_Place], counts: NDArray[np.intp]) -> None:
-        self._held = held
-        self._counts = counts
-        self._parts: tuple[NDArray[np.intp], NDArray[np.int64], list[str], NDArray[np.int64]] | None = None
+    def __init__(self, chunk: Chunk, segment: Segment, columns: Sequence[str], catalog: Catalog) -> None:
+        self.chunk, self.segment, self.catalog = chunk, segment, catalog
+        wanted = [name for name in columns if name in OF_MESSAGE]
+        decoded = decode_batches([published.batch for published in chunk.published], wanted)
+        self.decoded, self.malformed = decoded.columns, list(decoded.malformed)
+        self.counts = decoded.counts
+        self.total = int(self.counts.sum())
+        self.first = np.cumsum(self.counts) - self.counts  # the row of each record's first message
+        self.offsets = self._offsets()
+        self._parts: tuple[list[tuple[int, str | None, int | None]], NDArray[np.intp]] | None = None
 
-    def column(self, name: str, segment: Segment) -> pa.Array:
-        held, total = self._held, int(self._counts.sum())
-        if name == "channel":
-            return self._strings([place.channel for place in held], self._counts)
-        if name == "partition":
-            return pa.array(self._each([place.published.partition for place in held], np.int32))
-        if name == "offset":
-            return pa.array(self._offsets())
-        if name == "sequence":
-            return pa.array(self._each([place.frame.sequence for place in held]))
-        if name == "position":
-            return pa.array(self._each([place.frame.position for place in held]))
-        if name == "segment":
-            return pa.repeat(pa.scalar(segment.name), total)
-        if name == "log_uuid":
-            return pa.repeat(pa.scalar(segment.log_uuid), total)
-        if name == "ttl_ms":
-            ttls = self._each([place.published.ttl_ms for place in held])
-            return pa.array(ttls, mask=ttls == 0)
-        if name == "deliver_at":
-            delayed = self._each([place.published.schedule_id != 0 for place in held], np.bool_)
-            return pa.array(self.timestamps(), mask=~delayed).cast(TIME)
-        return self._of_part(name)
+    def column(self, name: str) -> pa.Array:
+        if name in self.decoded:
+            return self.decoded[name]
+        return getattr(self, f"_{name}")()
 
-    def within(self, choice: Choice) -> NDArray[np.bool_]:
-        """Whose timestamp is in the chosen range."""
-        times = self.timestamps()
-        mask = np.ones(len(times), np.bool_)
-        if choice.from_us is not None:
-            mask &= times >= choice.from_us
-        if choice.to_us is not None:
-            mask &= times < choice.to_us
-        return mask
+    def mask(self, selection: Selection, catalog: Catalog) -> NDArray[np.bool_] | None:
+        """Which messages of the chunk are wanted; None: all. Most records are wanted whole."""
+        mask: NDArray[np.bool_] | None = self.offsets >= 0 if self.malformed else None
+        if selection.now_us is not None:
+            starts = [catalog.starts.get((each.channel_id, each.partition), 0) for each in self.chunk.published]
+            if any(each.base_offset < start for each, start in zip(self.chunk.published, starts, strict=True)):
+                kept = self.offsets >= self._each(starts)
+                mask = kept if mask is None else mask & kept
+        low, high = selection.from_us, selection.to_us
+        if low is not None or high is not None:
+            times = self._times()
+            within = (times >= (low or 0)) & (times < (np.iinfo(np.int64).max if high is None else high))
+            mask = within if mask is None else mask & within
+        return None if mask is None or mask.all() else mask
 
-    def timestamps(self) -> NDArray[np.int64]:
-        spans, times, _, _ = self._by_part()
-        return np.repeat(times, spans)
+    def _each(self, values: Sequence[int]) -> Integers:
+        return np.repeat(np.asarray(values, np.int64), self.counts)
 
-    def _of_part(self, name: str) -> pa.Array:
-        spans, _, producers, sequences = self._by_part()
-        if name == "timestamp":
-            return pa.array(self.timestamps()).cast(TIME)
-        if name == "producer":
-            return self._strings([producer or None for producer in producers], spans)
-        if name == "producer_sequence":
-            anonymous = np.asarray([not producer for producer in producers], np.bool_)
-            return pa.array(np.repeat(sequences, spans), mask=np.repeat(anonymous, spans))
-        raise ValueError(f"{name!r} is no column of a message")
-
-    def _each(self, values: list[Any], kind: Any = np.int64) -> NDArray[Any]:
-        return np.repeat(np.asarray(values, kind), self._counts)
-
-    def _strings(self, values: list[str | None] | list[str], spans: NDArray[np.intp]) -> pa.Array:
-        if all(value == values[0] for value in values):
-            return pa.repeat(pa.scalar(values[0], pa.string()), int(spans.sum()))
-        return pc.take(pa.array(values, pa.string()), pa.array(np.repeat(np.arange(len(values)), spans)))
-
-    def _offsets(self) -> NDArray[np.int64]:
-        starts = np.cumsum(self._counts) - self._counts
-        bases = np.asarray([place.published.base_offset for place in self._held], np.int64)
-        offsets: NDArray[np.int64] = np.repeat(bases - starts, self._counts) + np.arange(int(self._counts.sum()))
-        for place, start, count in zip(self._held, starts, self._counts, strict=True):
-            if place.published.offset_deltas:  # compaction left holes
-                offsets[start : start + count] = place.published.base_offset + np.asarray(
-                    place.published.offset_deltas, np.int64
-                )
+    def _offsets(self) -> Integers:
+        """base + i, except where compaction left holes."""
+        bases = np.asarray([published.base_offset for published in self.chunk.published], np.int64)
+        offsets = np.arange(self.total, dtype=np.int64) + np.repeat(bases - self.first, self.counts)
+        for at, published in enumerate(self.chunk.published):
+            if published.offset_deltas and self.counts[at]:
+                deltas = np.asarray(published.offset_deltas, np.int64)
+                rows = slice(self.first[at], self.first[at] + self.counts[at])
+                if len(deltas) == self.counts[at]:
+                    offsets[rows] = published.base_offset + deltas
+                else:
+                    self.malformed.append(at)
+                    offsets[rows] = -1
         return offsets
 
-    def _by_part(self) -> tuple[NDArray[np.intp], NDArray[np.int64], list[str], NDArray[np.int64]]:
-        """Messages, time, producer and its sequence of each part: publishes that share a record keep their own."""
+    def _part_of_each(self) -> tuple[list[tuple[int, str | None, int | None]], NDArray[np.intp]]:
+        """Every publish (time, producer, its sequence), and which of them each message is of."""
         if self._parts is None:
-            spans: list[int] = []
-            times: list[int] = []
-            producers: list[str] = []
-            sequences: list[int] = []
-            for place, count in zip(self._held, self._counts, strict=True):
-                for span, part in _parts(place.published, int(count)):
-                    spans.append(span)
-                    times.append(part.timestamp_us if part else place.published.min_timestamp_us)
-                    producers.append(part.producer if part else "")
-                    sequences.append(part.sequence if part else 0)
-            self._parts = (np.asarray(spans, np.intp), np.asarray(times, np.int64), producers, np.asarray(sequences))
+            parts: list[tuple[int, str | None, int | None]] = []
+            begins: list[int] = []
+            shared: list[int] = []
+            for at, published in enumerate(self.chunk.published):
+                begins.append(len(parts))
+                for part in published.parts:
+                    named = (part.producer, part.sequence) if part.producer else (None, None)
+                    parts.append((part.timestamp_us, *named))
+                if not published.parts:
+                    parts.append((published.min_timestamp_us, None, None))
+                elif len(published.parts) > 1:
+                    shared.append(at)
+            owner = np.repeat(np.asarray(begins, np.intp), self.counts)
+            for at in shared:
+                rows = slice(self.first[at], self.first[at] + self.counts[at])
+                bases = np.asarray([part.base_offset for part in self.chunk.published[at].parts], np.int64)
+                owner[rows] += np.maximum(np.searchsorted(bases, self.offsets[rows], side="right") - 1, 0)
+            self._parts = parts, owner
         return self._parts
 
+    def _times(self) -> Integers:
+        parts, owner = self._part_of_each()
+        times: Integers = np.asarray([time for time, _, _ in parts], np.int64)
+        return times[owner]
 
-def _parts(published: Published, count: int) -> list[tuple[int, Any]]:
-    """How many of a record's messages belong to each of its parts."""
-    parts = published.parts
-    if not parts:
-        return [(count, None)]
-    if len(parts) == 1:
-        return [(count, parts[0])]
-    offsets = np.asarray(published.offset_deltas or range(count), np.int64) + published.base_offset
-    # A part keeps the range of offsets that it was given; compaction may have dropped any of them.
-    starts = np.searchsorted(offsets, [part.base_offset for part in parts])
-    starts[0] = 0
-    return list(zip(np.diff(starts, append=count).tolist(), parts, strict=True))
+    # ------------------------------------------------------------ columns
 
+    def _channel(self) -> pa.Array:
+        names = [self.catalog.names.get(published.channel_id) for published in self.chunk.published]
+        return self._take(pa.array(names, pa.string()))
 
-def _unreadable(frame: Frame) -> Gap:
-    end = frame.position + FRAME_BYTES + len(frame.payload)
-    return Gap(frame.position, end, frame.sequence, frame.sequence, "an intact frame whose record can't be read")
+    def _partition(self) -> pa.Array:
+        return pa.array(self._each([published.partition for published in self.chunk.published]).astype(np.int32))
+
+    def _offset(self) -> pa.Array:
+        return pa.array(self.offsets)
+
+    def _timestamp(self) -> pa.Array:
+        return pa.array(self._times()).cast(TIME)
+
+    def _log_uuid(self) -> pa.Array:
+        return self._same(self.segment.log_uuid)
+
+    def _channel_id(self) -> pa.Array:
+        return pa.array(self._each([published.channel_id for published in self.chunk.published]))
+
+    def _sequence(self) -> pa.Array:
+        return pa.array(self._each(self.chunk.sequences))
+
+    def _segment(self) -> pa.Array:
+        return self._same(self.segment.name)
+
+    def _position(self) -> pa.Array:
+        return pa.array(self._each(self.chunk.positions))
+
+    def _producer(self) -> pa.Array:
+        parts, owner = self._part_of_each()
+        return pa.array([producer for _, producer, _ in parts], pa.string()).take(pa.array(owner))
+
+    def _producer_sequence(self) -> pa.Array:
+        parts, owner = self._part_of_each()
+        return pa.array([sequence for _, _, sequence in parts], pa.int64()).take(pa.array(owner))
+
+    def _deliver_at(self) -> pa.Array:
+        due = [published.due_us or None for published in self.chunk.published]
+        return self._take(pa.array(due, pa.int64())).cast(TIME)
+
+    def _ttl_ms(self) -> pa.Array:
+        return self._take(pa.array([published.ttl_ms or None for published in self.chunk.published], pa.int64()))
+
+    def _take(self, per_record: pa.Array) -> pa.Array:
+        return per_record.take(pa.array(np.repeat(np.arange(len(self.counts)), self.counts)))
+
+    def _same(self, text: str) -> pa.Array:
+        return pa.repeat(pa.scalar(text, pa.string()), self.total)
