@@ -73,8 +73,12 @@ example-go: $(PROTO_VENV)/.installed ## build examples/go
 	cd examples/go && $(GO_TOOLS) && $(PROTOC) -I../../proto $(GO_OUT) ../../proto/mq.proto && go build -o build/ ./...
 	cd examples/compat/go && $(GO_TOOLS) && $(PROTOC) -I.. $(GO_OUT) ../mq.proto && go build -o build/ ./...
 
-example-node: ## build examples/node
-	cd examples/node && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
+example-node: examples/node/node_modules/.package-lock.json ## build examples/node
+	cd examples/node && npm run --silent build
+
+examples/node/node_modules/.package-lock.json: examples/node/package-lock.json
+	cd examples/node && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
 
 example-java: ## build examples/java
 	cd examples/java && mvn --quiet --batch-mode package
@@ -119,6 +123,7 @@ ps: ## list the containers
 clean: ## remove environments, caches and builds (never ./data)
 	rm -rf $(VENV) $(PROTO_VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find examples -type d '(' -name pb -o -name build -o -name target -o -name node_modules ')' -prune -exec rm -rf {} +
 
 $(CORE): pyproject.toml | $(BIN)/python
 	$(PIP) install -e .

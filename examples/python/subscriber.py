@@ -46,7 +46,7 @@ def show(batch: mq.PulledBatch) -> None:
     deltas = batch.offset_deltas or range(len(batch.batch.messages))
     for delta, message in zip(deltas, batch.batch.messages, strict=True):
         offset = batch.base_offset + delta
-        print(f"partition {batch.partition} offset {offset}: {message.content.decode()}", flush=True)
+        print(f"partition {batch.partition} offset {offset}: {message.content.decode(errors='replace')}", flush=True)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,9 @@ fn text(name: &str, default: impl Display) -> String {
 
 fn number(name: &str, default: u32, least: u32) -> Result<u32, String> {
     let text = text(name, default);
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
     match text.parse() {
-        Ok(value) if (least..=i32::MAX as u32).contains(&value) => Ok(value),
+        Ok(value) if is_digits && (least..=i32::MAX as u32).contains(&value) => Ok(value),
         _ => Err(format!("{name} must be a whole number from {least} on, not '{text}'")),
     }
 }

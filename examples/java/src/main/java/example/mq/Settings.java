@@ -23,15 +23,11 @@ record Settings(
 
     private static int number(String name, int standard, int least) {
         String text = text(name, Integer.toString(standard));
-        try {
-            int value = Integer.parseInt(text);
-            if (value >= least) {
-                return value;
-            }
-        } catch (NumberFormatException error) {
-            // told below, as a number that is too small is
+        long value = text.matches("\\d{1,18}") ? Long.parseLong(text) : -1;
+        if (value < least || value > Integer.MAX_VALUE) {
+            throw new Scenario.Failure(
+                    "%s must be a whole number from %d on, not '%s'".formatted(name, least, text));
         }
-        throw new Scenario.Failure(
-                "%s must be a whole number from %d on, not '%s'".formatted(name, least, text));
+        return (int) value;
     }
 }
