@@ -130,9 +130,13 @@ def test_a_worker_runs_tasks_retries_them_and_leaves_nothing(
     assert mq_client.describe_channel("taskiq").settings.drop_acked, "what is done is not kept"
 
 
-def test_the_task_of_a_killed_worker_comes_again(worker: Worker, mq_broker: str) -> None:
+def test_the_task_of_a_killed_worker_comes_again(worker: Worker, mq_broker: str, mq_client: mq.Client) -> None:
     send(mq_broker, "patient")
     worker.wait_for("patient begins")
+    # heard of long after the begin: an ack that was given too early would have been sent by now
+    begin_us = mq_client.describe_group("taskiq", "taskiq").members[0].seen_us
+    wait_until(lambda: mq_client.describe_group("taskiq", "taskiq").members[0].seen_us > begin_us + 1_000_000)
+    assert mq_client.describe_group("taskiq", "taskiq").pending == 1, "it is not acked while it runs"
     worker.kill()
     (worker.folder / "go").touch()
     worker.wait_for("patient ends")
