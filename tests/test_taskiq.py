@@ -97,6 +97,7 @@ class Worker:
 def worker(tmp_path: Path, mq_broker: str) -> Iterator[Worker]:
     worker = Worker(tmp_path, mq_broker)
     yield worker
+    (tmp_path / "go").touch()
     worker.process.terminate()
     worker.process.wait(30)
 
