@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mq.errors import (
+    BackupNotFound,
+    BackupRefused,
     ChannelExists,
     ChannelNotFound,
     DataLoss,
@@ -63,6 +65,8 @@ __all__ = [
     "AsyncReader",
     "AsyncSent",
     "AsyncTransaction",
+    "BackupNotFound",
+    "BackupRefused",
     "Batch",
     "ChannelExists",
     "ChannelNotFound",

@@ -29,7 +29,7 @@ from mq.variable import (
     whole_number,
 )
 
-PREFIXES = ("SERVER_", "STORAGE_", "WAL_", "CHANNEL_", "GROUP_", "LOG_", "BROKER_", "MQ_")
+PREFIXES = ("SERVER_", "STORAGE_", "WAL_", "CHANNEL_", "GROUP_", "LOG_", "BROKER_", "BACKUP_", "MQ_")
 # Variables of clients, examples and tools: no business of the server's, and no mistake either.
 ELSEWHERE = {"MQ_SERVER", "BROKER_HOST", "SPARK_MASTER"}
 RESERVED = {
@@ -93,6 +93,8 @@ class Config:
     segment_max_age_ms: int = setting(3_600_000, "WAL_SEGMENT_MAX_AGE", duration_ms, format_duration)
     # longer than a tool reads one segment
     retire_grace_ms: int = setting(600_000, "WAL_RETIRE_GRACE", duration_ms, format_duration)
+    # the only directory that clients may have backups made in; without one the broker makes none
+    backup_dir: str = setting("", "BACKUP_DIR", str)
 
     # 0: no limit; retention is a decision, so nothing is dropped by default
     channel_max_age_ms: int = setting(0, "CHANNEL_MAX_AGE", duration_ms, format_duration)
@@ -158,6 +160,8 @@ class Config:
             problems.append(f"SERVER_WIRE_PORT={self.wire_port} is SERVER_PORT too; 0 turns the wire off")
         if self.storage_mode == "wal" and self.segment_bytes < self.max_request_bytes:
             problems.append(f"WAL_SEGMENT_SIZE={self.segment_bytes} holds no request of SERVER_MAX_RECV_MSG_SIZE")
+        if self.backup_dir and Path(self.backup_dir).absolute().is_relative_to(Path(self.wal_dir).absolute()):
+            problems.append(f"BACKUP_DIR={self.backup_dir} is in the log's own directory")
         return problems
 
     def variables(self) -> dict[str, str]:

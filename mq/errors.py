@@ -54,6 +54,18 @@ class ScheduleNotFound(MqError):
     status = "NOT_FOUND"
 
 
+class BackupNotFound(MqError):
+    """No backup that began since the start of the broker has that id."""
+
+    status = "NOT_FOUND"
+
+
+class BackupRefused(MqError):
+    """The backup can't be made there, or not now; what is there is as it was."""
+
+    status = "FAILED_PRECONDITION"
+
+
 class OffsetOutOfRange(MqError):
     """The partition does not hold that offset; valid are start_offset <= offset <= next_offset."""
 

@@ -164,7 +164,7 @@ def limits(config: Config) -> Limits:
 
 def edge(config: Config) -> Edge:
     """What a caller may ask for."""
-    return Edge(request_bytes=config.max_request_bytes, batch_size=config.batch_size)
+    return Edge(request_bytes=config.max_request_bytes, batch_size=config.batch_size, backup_dir=config.backup_dir)
 
 
 def _in_one_line(error: WalError | OSError, config: Config) -> str:

@@ -65,6 +65,8 @@ METHODS: Final[dict[str, int]] = {
     "mq.AdminService/ListSchedules": 78,
     "mq.AdminService/CancelSchedule": 79,
     "mq.AdminService/InstallSegments": 80,
+    "mq.AdminService/CreateBackup": 81,
+    "mq.AdminService/DescribeBackup": 82,
 }
 
 # gRPC's numbers, so that every language has a table of them.

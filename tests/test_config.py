@@ -24,6 +24,14 @@ def test_a_config_can_not_be_changed() -> None:
         Config().port = 1  # type: ignore[misc]
 
 
+def test_backups_are_not_kept_in_the_log_s_own_directory() -> None:
+    for inside in ("./data", "data/backups", "/srv/mq/../mq/b"):
+        log = "/srv/mq/../mq" if inside.startswith("/") else "./data"
+        with pytest.raises(ConfigError, match="BACKUP_DIR"):
+            Config.from_env({"BACKUP_DIR": inside, "WAL_DIR_PATH": log})
+    assert Config.from_env({"BACKUP_DIR": "./data-backups"}).backup_dir == "./data-backups"
+
+
 def test_every_variable_is_read() -> None:
     variables = {
         "ENV": "production",
@@ -43,6 +51,7 @@ def test_every_variable_is_read() -> None:
         "WAL_BYTES_PER_SYNC": "1MiB",
         "WAL_SEGMENT_MAX_AGE": "2h",
         "WAL_RETIRE_GRACE": "20m",
+        "BACKUP_DIR": "/somewhere-else",
         "CHANNEL_MAX_AGE": "7d",
         "CHANNEL_MAX_BYTES": "1GB",
         "CHANNEL_MAX_MESSAGES": "1000000",

@@ -218,6 +218,8 @@ def administers(session: Session) -> None:
     call("ListSegments", pb.ListSegmentsRequest(), pb.ListSegmentsResponse)
     call("RotateSegment", pb.RotateSegmentRequest(), pb.RotateSegmentResponse)
     call("InstallSegments", pb.InstallSegmentsRequest(proposal="0123456789abcdef"), pb.InstallSegmentsResponse)
+    call("CreateBackup", pb.CreateBackupRequest(directory="nightly"), pb.BackupInfo)
+    call("DescribeBackup", pb.DescribeBackupRequest(backup_id="nightly"), pb.BackupInfo)
     call("ServerInfo", pb.ServerInfoRequest(), pb.ServerInfoResponse)
 
 

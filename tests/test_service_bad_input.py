@@ -203,6 +203,9 @@ def administration() -> Iterator[Case]:
     for proposal in ("", "../MANIFEST", "0123456789abcde", "0123456789abcdeg", "0123456789ABCDEF", "0" * 17):
         yield Case("InstallSegments", pb.InstallSegmentsRequest(proposal=proposal), INVALID)
     yield Case("InstallSegments", pb.InstallSegmentsRequest(proposal="0" * 16), NOT_FOUND)
+    for directory in ("", "/", ".", "..", "nightly/..", "a b", "a\0b", "-f", "x" * 129):
+        yield Case("CreateBackup", pb.CreateBackupRequest(directory=directory), INVALID)
+    yield Case("DescribeBackup", pb.DescribeBackupRequest(backup_id="../MANIFEST"), NOT_FOUND)
     yield Case("ListGroups", pb.ListGroupsRequest(channel="nowhere"), NOT_FOUND)
 
 

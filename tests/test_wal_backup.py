@@ -185,7 +185,7 @@ def test_a_copy_that_was_cut_short_goes_on_where_it_was():
 @pytest.mark.parametrize("target", [DIRECTORY, f"{DIRECTORY}/backup", "/data", "/data/log/../log", "/"])
 def test_a_log_and_its_backup_are_not_in_each_other(target: str):
     owner = an_owner()
-    with pytest.raises(BackupRefused, match="same directory, or one is in the other"):
+    with pytest.raises(BackupRefused, match="the directory of the log, or one is in the other"):
         take(owner, target)
 
 

@@ -306,7 +306,7 @@ def check_apart(directory: str, target: str) -> None:
     """A log and its backup are not in each other. Raises BackupRefused."""
     one, other = os.path.realpath(directory), os.path.realpath(target)
     if os.path.commonpath([one, other]) in {one, other}:
-        raise BackupRefused(f"{target} and {directory} are the same directory, or one is in the other")
+        raise BackupRefused(f"{target} is the directory of the log, or one is in the other")
 
 
 def _check_owner(disk: Disk, target: str, uuid: UUID) -> None:

@@ -850,6 +850,64 @@ class InstallSegmentsResponse(_message.Message):
     dropped_messages: int
     def __init__(self, segments: _Optional[_Iterable[str]] = ..., bytes_before: _Optional[int] = ..., bytes_after: _Optional[int] = ..., dropped_records: _Optional[int] = ..., dropped_messages: _Optional[int] = ...) -> None: ...
 
+class CreateBackupRequest(_message.Message):
+    __slots__ = ("directory",)
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    directory: str
+    def __init__(self, directory: _Optional[str] = ...) -> None: ...
+
+class DescribeBackupRequest(_message.Message):
+    __slots__ = ("backup_id",)
+    BACKUP_ID_FIELD_NUMBER: _ClassVar[int]
+    backup_id: str
+    def __init__(self, backup_id: _Optional[str] = ...) -> None: ...
+
+class BackupInfo(_message.Message):
+    __slots__ = ("backup_id", "directory", "state", "copied_bytes", "total_bytes", "started_us", "finished_us", "last_sequence", "segments", "bytes", "linked", "copied", "kept", "error_status", "error_reason", "error")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNKNOWN: _ClassVar[BackupInfo.State]
+        RUNNING: _ClassVar[BackupInfo.State]
+        DONE: _ClassVar[BackupInfo.State]
+        FAILED: _ClassVar[BackupInfo.State]
+    STATE_UNKNOWN: BackupInfo.State
+    RUNNING: BackupInfo.State
+    DONE: BackupInfo.State
+    FAILED: BackupInfo.State
+    BACKUP_ID_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    COPIED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STARTED_US_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_US_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    LINKED_FIELD_NUMBER: _ClassVar[int]
+    COPIED_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_STATUS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    backup_id: str
+    directory: str
+    state: BackupInfo.State
+    copied_bytes: int
+    total_bytes: int
+    started_us: int
+    finished_us: int
+    last_sequence: int
+    segments: int
+    bytes: int
+    linked: int
+    copied: int
+    kept: int
+    error_status: str
+    error_reason: str
+    error: str
+    def __init__(self, backup_id: _Optional[str] = ..., directory: _Optional[str] = ..., state: _Optional[_Union[BackupInfo.State, str]] = ..., copied_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., started_us: _Optional[int] = ..., finished_us: _Optional[int] = ..., last_sequence: _Optional[int] = ..., segments: _Optional[int] = ..., bytes: _Optional[int] = ..., linked: _Optional[int] = ..., copied: _Optional[int] = ..., kept: _Optional[int] = ..., error_status: _Optional[str] = ..., error_reason: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+
 class ServerInfoRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

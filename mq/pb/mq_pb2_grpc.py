@@ -758,6 +758,16 @@ class AdminServiceStub(object):
                 request_serializer=mq_dot_pb_dot_mq__pb2.InstallSegmentsRequest.SerializeToString,
                 response_deserializer=mq_dot_pb_dot_mq__pb2.InstallSegmentsResponse.FromString,
                 _registered_method=True)
+        self.CreateBackup = channel.unary_unary(
+                '/mq.AdminService/CreateBackup',
+                request_serializer=mq_dot_pb_dot_mq__pb2.CreateBackupRequest.SerializeToString,
+                response_deserializer=mq_dot_pb_dot_mq__pb2.BackupInfo.FromString,
+                _registered_method=True)
+        self.DescribeBackup = channel.unary_unary(
+                '/mq.AdminService/DescribeBackup',
+                request_serializer=mq_dot_pb_dot_mq__pb2.DescribeBackupRequest.SerializeToString,
+                response_deserializer=mq_dot_pb_dot_mq__pb2.BackupInfo.FromString,
+                _registered_method=True)
         self.ServerInfo = channel.unary_unary(
                 '/mq.AdminService/ServerInfo',
                 request_serializer=mq_dot_pb_dot_mq__pb2.ServerInfoRequest.SerializeToString,
@@ -870,6 +880,20 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateBackup(self, request, context):
+        """Brings a backup on the broker's machine to what is durable now, beside all other work: this starts it, and
+        DescribeBackup tells how far it is. One at a time; a second call for the same directory joins the first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeBackup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ServerInfo(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -958,6 +982,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.InstallSegments,
                     request_deserializer=mq_dot_pb_dot_mq__pb2.InstallSegmentsRequest.FromString,
                     response_serializer=mq_dot_pb_dot_mq__pb2.InstallSegmentsResponse.SerializeToString,
+            ),
+            'CreateBackup': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateBackup,
+                    request_deserializer=mq_dot_pb_dot_mq__pb2.CreateBackupRequest.FromString,
+                    response_serializer=mq_dot_pb_dot_mq__pb2.BackupInfo.SerializeToString,
+            ),
+            'DescribeBackup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeBackup,
+                    request_deserializer=mq_dot_pb_dot_mq__pb2.DescribeBackupRequest.FromString,
+                    response_serializer=mq_dot_pb_dot_mq__pb2.BackupInfo.SerializeToString,
             ),
             'ServerInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.ServerInfo,
@@ -1399,6 +1433,60 @@ class AdminService(object):
             '/mq.AdminService/InstallSegments',
             mq_dot_pb_dot_mq__pb2.InstallSegmentsRequest.SerializeToString,
             mq_dot_pb_dot_mq__pb2.InstallSegmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateBackup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mq.AdminService/CreateBackup',
+            mq_dot_pb_dot_mq__pb2.CreateBackupRequest.SerializeToString,
+            mq_dot_pb_dot_mq__pb2.BackupInfo.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeBackup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mq.AdminService/DescribeBackup',
+            mq_dot_pb_dot_mq__pb2.DescribeBackupRequest.SerializeToString,
+            mq_dot_pb_dot_mq__pb2.BackupInfo.FromString,
             options,
             channel_credentials,
             insecure,

@@ -78,6 +78,8 @@ _ALL = [
     Method("mq.AdminService/ListSegments", Kind.LOCAL, _none, response.empty),
     Method("mq.AdminService/RotateSegment", Kind.LOCAL, _none, response.empty),
     Method("mq.AdminService/InstallSegments", Kind.LOCAL, _none, response.install_segments),
+    Method("mq.AdminService/CreateBackup", Kind.LOCAL, _none, response.empty),
+    Method("mq.AdminService/DescribeBackup", Kind.LOCAL, _none, response.empty),
     Method("mq.AdminService/ServerInfo", Kind.LOCAL, _none, response.empty),
 ]
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}

@@ -32,6 +32,10 @@ def parse(kind: type[M], request: bytes) -> M:
         raise InvalidArgument(f"the request is no {kind.DESCRIPTOR.name}") from None
 
 
+def is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
 def channel(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise _bad_name("channel", name, NAME_LENGTH)

@@ -25,6 +25,7 @@ class Edge:
     streams: int = 500  # of one connection
     stream_batches: int = 1_024  # of one PublishStream in flight, then it is not read from
     stream_bytes: int = 16 << 20  # likewise
+    backup_dir: str = ""  # the only place for backups; without one none are made; BACKUP_DIR
 
     @property
     def message_bytes(self) -> int:

@@ -19,6 +19,7 @@ from mq.pb import mq_pb2 as pb
 from mq.reply import ListChannelsReply, PullReply, Reply
 from mq.service import admin, checks, info, response
 from mq.service.api import METHODS, Kind, Method
+from mq.service.backups import Backups
 from mq.service.edge import Connection, Edge
 from mq.service.info import Facts
 from mq.service.publish_stream import PublishStream
@@ -39,6 +40,7 @@ class Service:
         self._broker = broker
         self._log = log
         self._facts = facts
+        self._backups = Backups(broker, log, edge.backup_dir)
 
     def call(self, method: Method, connection: Connection, request: bytes, done: Done) -> Waiter | None:
         """Answer one request: `done` is called exactly once, perhaps before this returns.
@@ -127,6 +129,12 @@ class Service:
             return None
         if method.name == "mq.AdminService/InstallSegments":
             self._broker.install(admin.proposal(request), partial(self._finish, method, done))
+            return None
+        if method.name == "mq.AdminService/CreateBackup":
+            done(self._backups.create(checks.parse(pb.CreateBackupRequest, request).directory))
+            return None
+        if method.name == "mq.AdminService/DescribeBackup":
+            done(self._backups.describe(checks.parse(pb.DescribeBackupRequest, request).backup_id))
             return None
         checks.parse(pb.ServerInfoRequest, request)
         local = method._replace(encode=self._server_info)
