@@ -146,6 +146,7 @@ class Pull:
     partition: int | None = None  # None: all
     start: Start | None = None  # of a group that does not exist yet: its first position; None: earliest
     positions: Sequence[Position] = ()
+    channel_id: int = 0  # of an answer before; 0: whichever channel has the name
 
 
 # ---------------------------------------------------------------- leases

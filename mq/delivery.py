@@ -92,7 +92,7 @@ def place(partition: Partition, start: Start) -> int:
 
 def decide_read(state: State, command: Pull, now: int) -> Decision:
     """A pull without a group: leaves no trace. Raises Missing, DataLoss."""
-    channel = state.channel(command.channel)
+    channel = state.same_channel(command.channel, command.channel_id)
     places = resolve(channel, command)
     answer = Answer(command, state, 1 << 62)
     following = dict(places)
@@ -113,7 +113,8 @@ def decide_read(state: State, command: Pull, now: int) -> Decision:
         channel.turn += 1
     elif answer.loss:
         raise answer.loss
-    return Decision([], PullReply(answer.batches, [Position(number, following[number]) for number, _ in places]))
+    reached = [Position(number, following[number]) for number, _ in places]
+    return Decision([], PullReply(answer.batches, reached, channel_id=channel.channel_id))
 
 
 def _read_partition(partition: Partition, offset: int, answer: Answer, following: dict[int, int], now: int) -> None:
@@ -138,7 +139,7 @@ def _read_partition(partition: Partition, offset: int, answer: Answer, following
 
 def decide_lease(state: State, command: Pull, now: int) -> Decision:
     """A pull of a member. Raises Missing, DataLoss."""
-    channel = state.channel(command.channel)
+    channel = state.same_channel(command.channel, command.channel_id)
     group = channel.group(command.group)
     member = group.touch(command.member, now, state.limits.members)
     numbers = _partitions_for(state, channel, group, member, command)
@@ -158,7 +159,7 @@ def decide_lease(state: State, command: Pull, now: int) -> Decision:
         group.turn += 1
     elif answer.loss and not answer.records:
         raise answer.loss
-    reply = PullReply(answer.batches, channel=channel.name, group=group.name)
+    reply = PullReply(answer.batches, channel_id=channel.channel_id, channel=channel.name, group=group.name)
     if group.is_ordered:
         reply.generation = group.ownership.generation
         reply.assigned = group.ownership.owned_by(member.name)

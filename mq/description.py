@@ -21,6 +21,7 @@ def describe_channel(channel: Channel) -> ChannelInfo:
         created_us=channel.created_us,
         scheduled=sum(planned.messages for planned in channel.schedules.values()),
         expired=channel.expired,
+        channel_id=channel.channel_id,
     )
 
 

@@ -60,7 +60,7 @@ class Pulls:
     def _prepare(self, poll: LongPoll) -> None:
         """Make what the pull needs to be decided: the group, or the positions of a reader."""
         pull = poll.pull
-        channel = self._state.channel(pull.channel)
+        channel = self._state.same_channel(pull.channel, pull.channel_id)
         if not pull.group:
             poll.pull = replace(pull, positions=resolve(channel, pull))
         elif pull.group not in channel.groups:

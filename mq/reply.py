@@ -46,6 +46,7 @@ class ChannelInfo:
     created_us: int
     scheduled: int
     expired: int
+    channel_id: int
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class Placement(NamedTuple):
     partition: int
     base_offset: int
     indexes: Sequence[int]
+    schedule_id: int = 0  # of a delayed batch: its parts are cancelled one by one
 
 
 @dataclass(slots=True)
@@ -68,7 +70,7 @@ class PublishReply:
     count: int
     timestamp_us: int
     durable: int = FSYNC  # what the answer waited for
-    schedule_id: int = 0  # of a delayed publish, which has no offset yet
+    schedule_id: int = 0  # of a delayed publish, which has no offset yet; of its first part where it was split
     duplicate: bool = False
     placements: Sequence[Placement] = ()  # where a keyed batch was split; partition and base_offset are the first's
 
@@ -117,6 +119,7 @@ class PullReply:
     next: list[Position] = field(default_factory=list)  # without a group: where to go on, one per partition asked for
     generation: int = 0
     assigned: Sequence[int] = ()
+    channel_id: int = 0
     channel: str = ""  # these two: for `Broker.release`
     group: str = ""
 
@@ -214,9 +217,6 @@ class ListGroupsReply:
     groups: list[GroupInfo]
 
 
-Reply = (
-    CreateChannelReply
-    | ListChannelsReply
 @dataclass(slots=True)
 class InstallReply:
     """Rewritten segments are part of the log."""
@@ -228,6 +228,9 @@ class InstallReply:
     dropped_messages: int = 0
 
 
+Reply = (
+    CreateChannelReply
+    | ListChannelsReply
     | ChannelInfo
     | DeleteChannelReply
     | PurgeChannelReply
@@ -247,5 +250,5 @@ class InstallReply:
     | GroupInfo
     | ListGroupsReply
     | DeleteGroupReply
-)
     | InstallReply
+)

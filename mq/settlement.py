@@ -104,7 +104,8 @@ def decide_leave(state: State, command: Leave, now: int) -> Decision:
     _, group = _group(state, command, now)
     for lease in [lease for lease in group.leases.values() if lease.member == command.member]:
         group.give_back(lease)
-    group.members.pop(command.member, None)
+    if group.members.pop(command.member, None) and group.is_ordered:
+        group.balance(state.start_id)  # at once: from here on it commits nothing, whoever pulls next and when
     return Decision([], LeaveReply())
 
 
@@ -158,6 +159,8 @@ def decide_absence(state: State, now: int) -> tuple[list[Record], list[Group]]:
                 del group.members[member]
             if gone:
                 changed.append(group)
+                if group.is_ordered:
+                    group.balance(state.start_id)
             wait_us = group.settings.expire_after_ms * 1000
             if wait_us and not group.members and now - group.seen_us >= wait_us:
                 records.append(GroupDeleted(channel_id=channel.channel_id, group_id=group.group_id, timestamp_us=now))

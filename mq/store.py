@@ -68,6 +68,18 @@ class Store:
             raise ChannelNotFound(f"there is no channel {name!r}")
         return channel
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Messages in memory: what was published last, and what was read back."""
+        return self.budget.used + self._fetched_bytes
+
+    def same_channel(self, name: str, channel_id: int) -> Channel:
+        """The channel of a name, which is to be the one with the id, unless that is 0. Raises ChannelNotFound."""
+        channel = self.channel(name)
+        if channel_id and channel.channel_id != channel_id:
+            raise ChannelNotFound(f"channel {name!r} was deleted; the one that has its name now is another")
+        return channel
+
     def hide(self) -> None:
         """Serve nothing of what is there. It stays, and so does what the groups have still to do."""
         self.dying.clear()

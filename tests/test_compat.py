@@ -235,6 +235,19 @@ def test_latest_starts_at_the_moment_of_the_call(client: OldClient, name: str, i
     stream.cancel()
 
 
+def test_a_subscription_never_goes_on_in_another_channel_of_the_same_name(client: OldClient, name: str) -> None:
+    client.create(name)
+    client.publish(name, b"old")
+    stream = client.subscribe(name, BEGINNING, 1_000)
+    assert old_message(next(stream)).content == b"old"  # and now it waits for its interval to pass
+    client.channel.unary_unary("/mq.AdminService/DeleteChannel")(text(1, name), timeout=DEADLINE)
+    client.create(name)
+    client.publish_many(name, iter([b"of another", b"of another"]))
+    with pytest.raises(grpc.RpcError) as caught:
+        next(stream)
+    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+
 def test_two_subscribers_get_everything_each_under_the_same_ids(client: OldClient, name: str) -> None:
     client.create(name)
     client.publish_many(name, numbered(700))

@@ -18,9 +18,13 @@ from hypothesis.stateful import (
 )
 
 from mq.command import Ack, Commit, CreateChannel, CreateGroup, Leave, Nack, Position, Pull
+from mq.deciders import DECIDERS
+from mq.decision import Decision
 from mq.errors import LeaseLost
 from mq.group import Group
 from mq.ownership import Ownership
+from mq.reply import LeaveReply
+from mq.state import State
 from wal.pb.wal_pb2 import GroupSettings
 
 PARTITIONS = 3
@@ -74,6 +78,7 @@ class OrderedMachine(RuleBasedStateMachine):
         for held in self.held:
             held.is_over = held.is_over or held.member == member
         self.seen.pop(member, None)
+        self.owners = {partition: owner for partition, owner in self.owners.items() if owner != member}
 
     def pass_ms(self, ms: int) -> None:
         self.hand.tick(ms)
@@ -202,6 +207,24 @@ def test_planted_a_group_without_one_of_its_rules_is_caught(
     owner: type, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
+    expect_to_be_caught()
+
+
+def leave_and_stay(state: State, command: Leave, now: int) -> Decision:
+    """Gives back what it holds, and can commit until somebody else pulls."""
+    group = state.channel(command.channel).group(command.group)
+    for lease in [lease for lease in group.leases.values() if lease.member == command.member]:
+        group.give_back(lease)
+    group.members.pop(command.member, None)
+    return Decision([], LeaveReply())
+
+
+def test_planted_a_member_that_owns_on_after_it_left_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DECIDERS, Leave, leave_and_stay)
+    expect_to_be_caught()
+
+
+def expect_to_be_caught() -> None:
     seeded = settings(
         max_examples=200,
         stateful_step_count=40,

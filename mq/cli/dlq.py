@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import click
 
 from mq.cli import output as out
 from mq.cli.failure import say
-from mq.cli.option import RATE, confirm, connect, force_option, output_option, server_option
+from mq.cli.option import DURATION, RATE, confirm, connect, force_option, output_option, server_option
 from mq.cli.sub import _formatted, _json_line, _lines, copy
 
 SUFFIX = ".dlq"
@@ -50,27 +49,23 @@ def view(channel: str, last: int, as_json: bool, server: str | None) -> None:
 @click.option("--rate", type=RATE, metavar="N/s", help="at most so many a second")
 @click.option("--to", default="", metavar="CHANNEL", help="to this channel, not where each came from")
 @click.option("--reason", default="", help="only those that died of this")
+@click.option("--min-age", type=DURATION, default=0, help="only those that died at least so long ago")
+@click.option("--max-age", type=DURATION, default=0, help="only those that died at most so long ago")
 @server_option
-def redrive(channel: str, rate: float | None, to: str, reason: str, server: str | None) -> None:
+def redrive(
+    channel: str, rate: float | None, to: str, reason: str, min_age: int, max_age: int, server: str | None
+) -> None:
     """Publish the dead letters of CHANNEL again where they came from, each once.
 
     \b
     Example:
       mq dlq redrive orders --rate 100/s
     """
-    moved = looked = left = offset = 0
-    begin = time.monotonic()
-    step = max(1, round(rate / 10)) if rate else 0
     with connect(server) as client:
-        while True:
-            found = client.redrive(channel, to=to, reason=reason, max_messages=step, start_offset=offset)
-            moved, left, offset = moved + found.moved, left + found.left, found.next_offset
-            looked += found.moved + found.left
-            if found.done:
-                break
-            if rate and (ahead := begin + looked / rate - time.monotonic()) > 0:
-                time.sleep(ahead)
-    say(f"{moved:,} dead letters are sent back" + (f", {left:,} stay" if left else ""))
+        found = client.redrive_all(
+            channel, to=to, reason=reason, min_age_ms=min_age, max_age_ms=max_age, rate=rate or 0.0
+        )
+    say(f"{found.moved:,} dead letters are sent back" + (f", {found.left:,} stay" if found.left else ""))
 
 
 @dlq.command(short_help="drop dead letters")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from mq.client import request
 from mq.client.position import Start
+from mq.client.redriving import SUFFIX, Redriving
 from mq.client.request import ADMIN, SERVICE
 from mq.errors import GroupExists
 from mq.pb import mq_pb2 as pb
@@ -100,17 +102,67 @@ class Admin:
         return pb.PurgeChannelResponse.FromString(self._call(ADMIN + "PurgeChannel", asked)).purged
 
     def redrive(
-        self, channel: str, *, to: str = "", reason: str = "", max_messages: int = 0, start_offset: int = 0
+        self,
+        channel: str,
+        *,
+        to: str = "",
+        reason: str = "",
+        min_age_ms: int = 0,
+        max_age_ms: int = 0,
+        max_messages: int = 0,
+        start_offset: int = 0,
     ) -> pb.RedriveResponse:
         """Send a slice of the dead letters of a channel back, each once; go on at `next_offset` until it is `done`.
+
+        Ages count from when a message was dead-lettered; 0 is no limit.
 
         >>> client.redrive("orders").done
         True
         """
         asked = pb.RedriveRequest(
-            channel=channel + ".dlq", to=to, reason=reason, max_messages=max_messages, start_offset=start_offset
+            channel=channel + SUFFIX,
+            to=to,
+            reason=reason,
+            min_age_ms=min_age_ms,
+            max_age_ms=max_age_ms,
+            max_messages=max_messages,
+            start_offset=start_offset,
         )
         return pb.RedriveResponse.FromString(self._call(ADMIN + "Redrive", asked.SerializeToString()))
+
+    def redrive_all(
+        self,
+        channel: str,
+        *,
+        to: str = "",
+        reason: str = "",
+        min_age_ms: int = 0,
+        max_age_ms: int = 0,
+        rate: float = 0.0,
+    ) -> pb.RedriveResponse:
+        """Send all dead letters that a channel has now back, at most `rate` a second; returns when it is done.
+
+        >>> client.redrive_all("orders", reason="rejected", rate=100).moved
+        0
+        """
+        work = Redriving(channel, to, reason, min_age_ms, max_age_ms, rate, time.monotonic())
+        work.find_end(self.describe_channel(channel + SUFFIX))
+        while not work.told.done:
+            wait = work.take(self._call(ADMIN + "Redrive", work.request()), time.monotonic())
+            time.sleep(wait)
+        return work.told
+
+    def list_schedules(
+        self, channel: str, *, max_schedules: int = 0, after: pb.ScheduleInfo | None = None
+    ) -> list[pb.ScheduleInfo]:
+        """Delayed messages that are not due yet, the soonest first; `after`: the last one of the list before.
+
+        >>> later = client.publish("orders", b"wake up", delay_ms=3_600_000)
+        >>> [each.schedule_id == later.schedule_id for each in client.list_schedules("orders")]
+        [True]
+        """
+        asked = request.list_schedules(channel, max_schedules, after)
+        return list(pb.ListSchedulesResponse.FromString(self._call(ADMIN + "ListSchedules", asked)).schedules)
 
     def cancel_schedule(self, channel: str, schedule_id: int) -> None:
         """A delayed message is not delivered after all. Raises ScheduleNotFound where it is out already.

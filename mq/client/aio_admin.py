@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 
 from mq.client import request
 from mq.client.position import Start
+from mq.client.redriving import SUFFIX, Redriving
 from mq.client.request import ADMIN, SERVICE
 from mq.errors import GroupExists
 from mq.pb import mq_pb2 as pb
@@ -78,13 +81,55 @@ class AsyncAdmin:
         return pb.PurgeChannelResponse.FromString(await self._call(ADMIN + "PurgeChannel", asked)).purged
 
     async def redrive(
-        self, channel: str, *, to: str = "", reason: str = "", max_messages: int = 0, start_offset: int = 0
+        self,
+        channel: str,
+        *,
+        to: str = "",
+        reason: str = "",
+        min_age_ms: int = 0,
+        max_age_ms: int = 0,
+        max_messages: int = 0,
+        start_offset: int = 0,
     ) -> pb.RedriveResponse:
-        """Send a slice of the dead letters of a channel back, each once; go on at `next_offset` until it is `done`."""
+        """Send a slice of the dead letters of a channel back, each once; go on at `next_offset` until it is `done`.
+
+        Ages count from when a message was dead-lettered; 0 is no limit.
+        """
         asked = pb.RedriveRequest(
-            channel=channel + ".dlq", to=to, reason=reason, max_messages=max_messages, start_offset=start_offset
+            channel=channel + SUFFIX,
+            to=to,
+            reason=reason,
+            min_age_ms=min_age_ms,
+            max_age_ms=max_age_ms,
+            max_messages=max_messages,
+            start_offset=start_offset,
         )
         return pb.RedriveResponse.FromString(await self._call(ADMIN + "Redrive", asked.SerializeToString()))
+
+    async def redrive_all(
+        self,
+        channel: str,
+        *,
+        to: str = "",
+        reason: str = "",
+        min_age_ms: int = 0,
+        max_age_ms: int = 0,
+        rate: float = 0.0,
+    ) -> pb.RedriveResponse:
+        """Send all dead letters that a channel has now back, at most `rate` a second; returns when it is done."""
+        work = Redriving(channel, to, reason, min_age_ms, max_age_ms, rate, time.monotonic())
+        work.find_end(await self.describe_channel(channel + SUFFIX))
+        while not work.told.done:
+            wait = work.take(await self._call(ADMIN + "Redrive", work.request()), time.monotonic())
+            await asyncio.sleep(wait)
+        return work.told
+
+    async def list_schedules(
+        self, channel: str, *, max_schedules: int = 0, after: pb.ScheduleInfo | None = None
+    ) -> list[pb.ScheduleInfo]:
+        """Delayed messages that are not due yet, the soonest first; `after`: the last one of the list before."""
+        asked = request.list_schedules(channel, max_schedules, after)
+        return list(pb.ListSchedulesResponse.FromString(await self._call(ADMIN + "ListSchedules", asked)).schedules)
 
     async def cancel_schedule(self, channel: str, schedule_id: int) -> None:
         """A delayed message is not delivered after all. Raises ScheduleNotFound where it is out already."""

@@ -48,7 +48,7 @@ class AsyncLane:
         size = count = 0
         for message, _ in waiting:
             size += len(message)
-            if count >= MOST_MESSAGES or (count and size > MOST_BYTES):
+            if count >= self._options.most_messages(MOST_MESSAGES) or (count and size > MOST_BYTES):
                 break
             count += 1
         self._line = waiting[count:]

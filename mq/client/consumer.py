@@ -59,7 +59,8 @@ class Consumer:
     """
 
     def __init__(self, shared: Connection, own: Connection, membership: Membership, extend_seconds: float) -> None:
-        self.channel, self.group, self.member, _ = membership.pull
+        pull = membership.pull
+        self.channel, self.group, self.member = pull.channel, pull.group, pull.member
         self._shared = shared  # acks, and all that is not a pull
         self._own = own
         self._as = membership

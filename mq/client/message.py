@@ -42,15 +42,15 @@ class Published(NamedTuple):
 def published(channel: str, answer: pb.PublishBatchResponse, count: int) -> list[Published]:
     """What each message of a batch was answered."""
     when = time_of(answer.timestamp_us)
-    rest = (when, DURABILITY.get(answer.durable, "fsync"), answer.duplicate, answer.schedule_id)
+    rest = (when, DURABILITY.get(answer.durable, "fsync"), answer.duplicate)
+    step = 0 if answer.schedule_id else 1
     if not answer.placements:
-        step = 0 if answer.schedule_id else 1
-        base = answer.base_offset
-        return [Published(channel, answer.partition, base + index * step, *rest) for index in range(count)]
-    made: list[Published] = [Published(channel, answer.partition, 0, *rest)] * count
-    for placement in answer.placements:
-        for place, index in enumerate(placement.indexes):
-            made[index] = Published(channel, placement.partition, placement.base_offset + place, *rest)
+        base, number = answer.base_offset, answer.schedule_id
+        return [Published(channel, answer.partition, base + index * step, *rest, number) for index in range(count)]
+    made: list[Published] = [Published(channel, answer.partition, 0, *rest, answer.schedule_id)] * count
+    for at in answer.placements:
+        for place, index in enumerate(at.indexes):
+            made[index] = Published(channel, at.partition, at.base_offset + place * step, *rest, at.schedule_id)
     return made
 
 

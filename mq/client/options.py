@@ -20,6 +20,10 @@ class PublishOptions(NamedTuple):
     deliver_at: datetime | None = None  # UTC where it has no zone
     ttl_ms: int = 0  # 0: the channel's
 
+    def most_messages(self, most: int) -> int:
+        """How many messages, of up to `most`, may share a request. A delayed one goes alone: it is cancelled alone."""
+        return 1 if self.delay_ms or self.deliver_at else most
+
     def request(self, channel: str, producer_id: str = "", sequence: int = 0) -> bytes:
         """A PublishBatchRequest without its batch. Raises InvalidArgument."""
         if self.durability not in _DURABILITY:

@@ -93,7 +93,7 @@ class Lane:
             size = 0
             for count, entry in enumerate(self._line):
                 size += len(entry.message)
-                if count >= MOST_MESSAGES or (count and size > MOST_BYTES):
+                if count >= self._options.most_messages(MOST_MESSAGES) or (count and size > MOST_BYTES):
                     taken, self._line = self._line[:count], self._line[count:]
                     return taken
             taken, self._line = self._line, []

@@ -22,19 +22,25 @@ class Pulled(NamedTuple):
     next: list[tuple[int, int]]  # partition and offset to go on at; without a group
     generation: int
     assigned: frozenset[int]
+    channel_id: int
 
     @property
     def messages(self) -> int:
         return sum(delivery.count for delivery in self.deliveries)
 
 
-class MemberPull(NamedTuple):
-    """A member's pulls: all alike, but for how many and how long."""
+class MemberPull:
+    """A member's pulls: all alike, but for how many and how long.
 
-    channel: str
-    group: str
-    member: str
-    start: pb.Start
+    They are of the channel that the first answer came from: one that is made anew under its name is another.
+    """
+
+    def __init__(self, channel: str, group: str, member: str, start: pb.Start) -> None:
+        self.channel = channel
+        self.group = group
+        self.member = member
+        self._start = start
+        self._channel_id = 0
 
     def request(self, max_messages: int, wait_seconds: float, max_bytes: int = 0) -> bytes:
         return pb.PullRequest(
@@ -44,11 +50,14 @@ class MemberPull(NamedTuple):
             max_messages=max_messages,
             max_bytes=max_bytes,
             max_wait_ms=round(wait_seconds * 1_000),
-            start=self.start,
+            start=self._start,
+            channel_id=self._channel_id,
         ).SerializeToString()
 
     def answer(self, data: bytes, codec: Codec | None) -> Pulled:
-        return read_answer(data, self.channel, self.group, codec)
+        answer = read_answer(data, self.channel, self.group, codec)
+        self._channel_id = answer.channel_id
+        return answer
 
 
 class Cursor:
@@ -60,9 +69,12 @@ class Cursor:
         self._start = start_of(start)
         self._partition = partition
         self._codec = codec
+        self._channel_id = 0  # of the first answer
 
     def request(self, max_messages: int, wait_seconds: float, max_bytes: int = 0) -> bytes:
-        asked = pb.PullRequest(channel=self.channel, max_messages=max_messages, max_bytes=max_bytes)
+        asked = pb.PullRequest(
+            channel=self.channel, max_messages=max_messages, max_bytes=max_bytes, channel_id=self._channel_id
+        )
         if self._partition is not None:
             asked.partition = self._partition
         if self.positions:
@@ -75,6 +87,7 @@ class Cursor:
     def advance(self, data: bytes) -> Pulled:
         answer = read_answer(data, self.channel, "", self._codec)
         self.positions = answer.next
+        self._channel_id = answer.channel_id
         return answer
 
 
@@ -86,6 +99,7 @@ def read_answer(data: bytes, channel: str, group: str, codec: Codec | None) -> P
         [(position.partition, position.offset) for position in answer.next],
         answer.generation,
         frozenset(answer.assigned),
+        answer.channel_id,
     )
 
 

@@ -99,3 +99,10 @@ def purge(channel: str, before_offset: int, partition: int | None) -> bytes:
     if partition is not None:
         request.partition = partition
     return request.SerializeToString()
+
+
+def list_schedules(channel: str, max_schedules: int, after: pb.ScheduleInfo | None) -> bytes:
+    request = pb.ListSchedulesRequest(channel=channel, max_schedules=max_schedules)
+    if after is not None:
+        request.after_due_us, request.after_schedule_id = after.due_us, after.schedule_id
+    return request.SerializeToString()

@@ -23,7 +23,7 @@ class Facts:
     max_request_bytes: int
 
 
-def server_info(facts: Facts, usage: Usage, listed: ListChannelsReply, now_us: int) -> Pieces:
+def server_info(facts: Facts, usage: Usage, listed: ListChannelsReply, buffered_bytes: int, now_us: int) -> Pieces:
     response = pb.ServerInfoResponse(
         version=facts.version,
         log_uuid=facts.log_uuid,
@@ -33,6 +33,7 @@ def server_info(facts: Facts, usage: Usage, listed: ListChannelsReply, now_us: i
         channels=len(listed.channels),
         groups=sum(each.groups for each in listed.channels),
         messages=sum(each.messages for each in listed.channels),
+        buffered_bytes=buffered_bytes,
         log_bytes=usage.bytes,
         log_segments=usage.segments,
         last_sequence=usage.last_sequence,

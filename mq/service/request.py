@@ -96,6 +96,7 @@ def pull(request: bytes, edge: Edge) -> command.Pull:
         message.partition if message.HasField("partition") else None,
         checks.start(message.start) if message.HasField("start") else None,
         checks.positions(message.positions),
+        message.channel_id,
     )
 
 

@@ -66,7 +66,12 @@ def _publish_batch(answer: reply.PublishReply) -> pb.PublishBatchResponse:
         schedule_id=answer.schedule_id,
         duplicate=answer.duplicate,
         placements=[
-            pb.Placement(partition=place.partition, base_offset=place.base_offset, indexes=place.indexes)
+            pb.Placement(
+                partition=place.partition,
+                base_offset=place.base_offset,
+                indexes=place.indexes,
+                schedule_id=place.schedule_id,
+            )
             for place in answer.placements
         ],
     )
@@ -98,6 +103,7 @@ def pull(answer: reply.PullReply) -> Pieces:
         next=_positions(answer.next),
         generation=answer.generation,
         assigned=answer.assigned,
+        channel_id=answer.channel_id,
     )
     pieces.append(tail.SerializeToString())
     return pieces

@@ -141,8 +141,11 @@ class Service:
         return self._broker.submit(command.ListChannels(), partial(self._finish, local, done))
 
     def _server_info(self, answer: Reply) -> Pieces:
-        now_us = self._broker.clock.now_us()
-        return info.server_info(self._facts, self._log.usage(), cast(ListChannelsReply, answer), now_us)
+        broker = self._broker
+        listed = cast(ListChannelsReply, answer)
+        return info.server_info(
+            self._facts, self._log.usage(), listed, broker.state.buffered_bytes, broker.clock.now_us()
+        )
 
     def _check_size(self, request: bytes) -> None:
         most = self.edge.other_request_bytes

@@ -41,12 +41,14 @@ class Subscription:
         self._is_paced = message.batch_size > 0
         self._batch_size = min(message.batch_size or edge.batch_size, edge.batch_size)
         self._id_prefix = ""
+        self._channel_id = 0
         self._next: dict[int, int] = {}  # partition -> offset
 
     async def open(self) -> None:
         """Find where to start: LATEST is after everything published before this call."""
         info = await self._describe()
         at = "next_offset" if self._is_latest else "start_offset"
+        self._channel_id = info.channel_id
         self._next = {each.partition: getattr(each, at) for each in info.partitions}
         # A channel that is deleted and made again has other messages, so the id must differ: names are not enough.
         seed = f"{self._log_uuid}/{info.channel}/{info.created_us}".encode()
@@ -76,6 +78,7 @@ class Subscription:
                 max_bytes=self._edge.subscribe_bytes,
                 max_wait_ms=self._edge.wait_ms,
                 positions=positions,
+                channel_id=self._channel_id,
             )
             try:
                 pulled = cast(PullReply, await self._ask(command))
