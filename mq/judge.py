@@ -37,6 +37,7 @@ class Judge:
         if after is None and not self._rules.needs(before):
             for published in published_in(before):
                 self._rely_on(published, end_offset(published))
+            self.sees(before)  # it replaced what came before it, and has had its time
             return True
         if not isinstance(before, Published) or not (after is None or isinstance(after, Published)):
             return False

@@ -36,7 +36,7 @@ class Rules(Horizon):
             for partition in channel.partitions:
                 key = (channel_id, partition.number)
                 self._passed[key] = passed(channel, partition.number)
-                if keeps_latest(channel) and not partition.damaged:
+                if keeps_latest(channel) and not partition.damaged and not state.damaged:
                     self._latest[key] = now - grace_ms(channel) * 1000
 
     def needs(self, record: Message | Unknown) -> bool:
