@@ -47,7 +47,8 @@ def test_every_public_method_says_what_it_does() -> None:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with broker(tmp_path_factory.mktemp("data"), LOG_LEVEL="ERROR") as running:
+    backups = str(tmp_path_factory.mktemp("backups"))
+    with broker(tmp_path_factory.mktemp("data"), LOG_LEVEL="ERROR", BACKUP_DIR=backups) as running:
         yield str(running)
 
 

@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from mq.client import request
+from mq.client import backup, request
+from mq.client.backup import OnProgress
 from mq.client.position import Start
 from mq.client.redriving import SUFFIX, Redriving
 from mq.client.request import ADMIN, SERVICE
@@ -218,3 +219,11 @@ class AsyncAdmin:
     async def rotate_segment(self) -> None:
         """Seal the current file of the log, and begin the next."""
         await self._call(ADMIN + "RotateSegment", pb.RotateSegmentRequest().SerializeToString())
+
+    async def create_backup(self, directory: str, on_progress: OnProgress | None = None) -> pb.BackupInfo:
+        """Bring a backup in the broker's BACKUP_DIR to what is durable now; returns when it is complete."""
+        return await backup.create_async(self._call, directory, on_progress)
+
+    async def describe_backup(self, backup_id: str) -> pb.BackupInfo:
+        """How far a backup is, or what came of it. Raises BackupNotFound."""
+        return pb.BackupInfo.FromString(await self._call(ADMIN + "DescribeBackup", backup.describe_request(backup_id)))
