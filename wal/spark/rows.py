@@ -205,7 +205,7 @@ class _Spread:
     def _offsets(self) -> Integers:
         """base + i, except where compaction left holes."""
         bases = np.asarray([published.base_offset for published in self.chunk.published], np.int64)
-        offsets = np.arange(self.total, dtype=np.int64) + np.repeat(bases - self.first, self.counts)
+        offsets: Integers = np.arange(self.total, dtype=np.int64) + np.repeat(bases - self.first, self.counts)
         for at, published in enumerate(self.chunk.published):
             if published.offset_deltas and self.counts[at]:
                 deltas = np.asarray(published.offset_deltas, np.int64)
@@ -242,8 +242,8 @@ class _Spread:
 
     def _times(self) -> Integers:
         parts, owner = self._part_of_each()
-        times: Integers = np.asarray([time for time, _, _ in parts], np.int64)
-        return times[owner]
+        times: Integers = np.asarray([time for time, _, _ in parts], np.int64).take(owner)
+        return times
 
     # ------------------------------------------------------------ columns
 

@@ -17,6 +17,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from wal.spark.java import find_java
+from wal.spark.source import MqWal
 
 _LOOPBACK = "127.0.0.1"
 _TAIL_BYTES = 2_000
@@ -41,6 +42,8 @@ def session(name: str, *, master: str | None = None, verbose: bool = False) -> S
         _start_jvm(conf, verbose)
     spark = SparkSession.builder.config(conf=_over_defaults(conf)).getOrCreate()
     spark.sparkContext.setLogLevel("WARN" if verbose else "OFF")
+    # found without that where the package is installed, but not in an editable install or shipped by --py-files
+    spark.dataSource.register(MqWal)
     return spark
 
 
