@@ -1,0 +1,291 @@
+"""A transport for kombu, so that Celery runs on mq: importing this module makes `mq://host` a broker URL.
+
+    import mq.contrib.kombu
+    app = Celery(broker="mq://localhost")
+
+A queue of kombu is a channel of mq with one group; a message is leased until it is acked, and the lease is extended
+while the worker lives. A rejected message goes to the dead-letter channel. What a fanout exchange sends (Celery's
+remote control) is a channel that every consumer reads for itself, from now on.
+
+A thread for each consumed queue pulls when there is room for more, and not before: a busy worker holds no more than
+its prefetch count. They hand over through one queue, on which `drain_events` waits.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.utils.json import dumps, loads
+
+from mq import __version__
+from mq.client.client import Client
+from mq.client.consumer import Consumer
+from mq.client.message import Message, View
+from mq.client.position import at_offset
+from mq.contrib.puller import CLOSE_SECONDS, Listener, Puller
+from mq.errors import ChannelNotFound, GroupExists, GroupNotFound, MqError, Unavailable
+
+TRANSPORT_ALIASES["mq"] = "mq.contrib.kombu:Transport"
+
+PREFIX = "kombu."  # of channels: what else is on the broker is no queue
+FANOUT = "fanout."
+GROUP = "kombu"
+FANOUT_AGE_MS = 60_000  # who was not there to hear it missed it
+MOST_AT_ONCE = 100  # where the prefetch count sets no limit
+TRANSIENT = 1  # delivery_mode of messages that may be lost
+
+
+class QoS(virtual.QoS):  # type: ignore[misc]
+    """What was delivered and not settled. The broker has it leased, so nothing is put back by publishing it again."""
+
+    def ack(self, delivery_tag: str) -> None:
+        self.channel.take_lease(delivery_tag).ack()
+        super().ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        leased = self.channel.take_lease(delivery_tag)
+        if requeue:
+            leased.nack(delay_ms=0)
+        else:
+            leased.reject("rejected by the consumer")
+        super().ack(delivery_tag)
+
+    def restore_unacked(self) -> list[Any]:
+        self._flush()
+        for delivery_tag in list(self._delivered):
+            self.reject(delivery_tag, requeue=True)
+        return []
+
+
+class Channel(virtual.Channel):  # type: ignore[misc]
+    """A channel of kombu: the queues that it consumes, and what of them is leased."""
+
+    QoS = QoS
+    supports_fanout = True
+    do_restore = False  # the end of the consumer gives back
+    from_transport_options = (*virtual.Channel.from_transport_options, "visibility_timeout", "max_deliver")
+    #: seconds after which the messages of a worker that was killed are given to another; 0: the server's default
+    visibility_timeout = 0.0
+    #: how often a message is given out before it is a dead letter; 0: the server's default
+    max_deliver = 0
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        assert connection.mq_client is not None
+        self._client = connection.mq_client
+        self._pullers: dict[str, Puller | Listener] = {}
+        self._ended: list[Puller | Listener] = []  # cancelled; what they gave may still be acked
+        self._getters: dict[str, Consumer] = {}
+        self._leased: dict[str, Message] = {}
+        self._no_ack: set[str] = set()
+
+    # ------------------------------------------------------------ queues
+
+    def _make(self, queue: str) -> str:
+        """The channel of a queue and its group. Made when something is sent, bound or consumed: a declaration alone
+        may be of a queue that only gets what is fanned out."""
+        name = channel_of(queue)
+        if name not in self.connection.made:
+            self._client.create_channel(name, exist_ok=True, drop_acked=True)
+            with suppress(GroupExists):  # with other settings: those that it has count
+                wait_ms = round(float(self.visibility_timeout) * 1_000)
+                self._client.create_group(name, GROUP, ack_wait_ms=wait_ms, max_deliver=int(self.max_deliver))
+            self.connection.made.add(name)
+        return name
+
+    def _make_fanout(self, exchange: str) -> str:
+        name = channel_of(FANOUT + exchange)
+        if name not in self.connection.made:
+            self._client.create_channel(name, exist_ok=True, max_age_ms=FANOUT_AGE_MS)
+            self.connection.made.add(name)
+        return name
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        try:
+            self._client.describe_channel(channel_of(queue))
+        except ChannelNotFound:
+            return False
+        return True
+
+    def _size(self, queue: str) -> int:
+        try:
+            return self._client.describe_group(channel_of(queue), GROUP).lag
+        except (ChannelNotFound, GroupNotFound):
+            return 0
+
+    def _purge(self, queue: str) -> int:
+        return self._client.purge_channel(self._make(queue))
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        self.connection.made.discard(channel_of(queue))
+        with suppress(ChannelNotFound):
+            self._client.delete_channel(channel_of(queue))
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+        if self.typeof(exchange).type == "fanout":
+            self.connection.fanouts[queue] = exchange
+        else:
+            self._make(queue)
+
+    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
+        found = super()._lookup(exchange, routing_key, default)
+        if not found and exchange.startswith("reply."):
+            # a binding lives in the process that made it; of the queue for answers kombu's names tell enough
+            return [f"{routing_key}.{exchange}"]
+        return found
+
+    # ------------------------------------------------------------ sending
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        properties = message["properties"]
+        ttl_ms = int(properties.get("expiration") or 0)
+        if properties.get("delivery_mode") != TRANSIENT:
+            self._client.publish(self._make(queue), dumps(message).encode(), ttl_ms=ttl_ms)
+            return
+        with suppress(ChannelNotFound):  # an answer that nobody waits for any more
+            self._client.publish(channel_of(queue), dumps(message).encode(), ttl_ms=ttl_ms)
+
+    def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
+        self._client.publish(self._make_fanout(exchange), dumps(message).encode())
+
+    # ------------------------------------------------------------ receiving
+
+    def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        if no_ack:
+            self._no_ack.add(queue)
+        if queue not in self._pullers:
+            self._pullers[queue] = self._puller(queue)
+
+    def _puller(self, queue: str) -> Puller | Listener:
+        def give(message: View | MqError) -> None:
+            arrived.put((self, queue, message))
+
+        arrived = self.connection.arrived
+        exchange = self.connection.fanouts.get(queue)
+        if exchange is None:
+            return Puller(self._client.consumer(self._make(queue), GROUP), give)
+        name = self._make_fanout(exchange)
+        now = self._client.describe_channel(name).partitions[0].next_offset
+        return Listener(self._client.read(name, start=at_offset(now)), give)
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        if queue is not None and queue not in self._active_queues:
+            self._no_ack.discard(queue)
+            puller = self._pullers.pop(queue)
+            puller.cancel()
+            self._ended.append(puller)
+
+    def ask(self) -> None:
+        """Let the pullers fetch as much as the prefetch count leaves room for."""
+        room = self.qos.can_consume_max_estimate()
+        share = MOST_AT_ONCE if room is None else -(-room // max(1, len(self._pullers)))
+        for queue, puller in self._pullers.items():
+            if queue in self._no_ack:
+                puller.ask(MOST_AT_ONCE)
+            elif share:
+                puller.ask(share)
+
+    def deliver(self, queue: str, message: View) -> None:
+        """Hand a message to the consumer of its queue; one that came after the cancel goes back."""
+        if queue in self._active_queues:
+            self.connection._deliver(self._payload(message, queue in self._no_ack), queue)
+        elif isinstance(message, Message) and not self.closed:
+            message.nack(delay_ms=0)
+
+    def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
+        if queue not in self._getters:
+            self._getters[queue] = self._client.consumer(self._make(queue), GROUP)
+        for message in self._getters[queue].fetch(1, timeout or 0.0):
+            return self._payload(message, no_ack=False)
+        raise Empty
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        message = super().basic_get(queue, no_ack=False, **kwargs)
+        if message is not None and no_ack:
+            self.qos.ack(message.delivery_tag)
+        return message
+
+    def _payload(self, message: View, no_ack: bool) -> dict[str, Any]:
+        """A message as kombu has it, under a tag of this delivery."""
+        payload: dict[str, Any] = loads(message.content.decode())
+        properties = payload["properties"]
+        properties["delivery_tag"] = tag = self._next_delivery_tag()
+        properties["delivery_info"]["redelivered"] = message.delivery_count > 1
+        if isinstance(message, Message):
+            if no_ack:
+                message.ack()
+            else:
+                self._leased[tag] = message
+        return payload
+
+    def take_lease(self, delivery_tag: str) -> Message:
+        """What is leased under a tag, for its end."""
+        return self._leased.pop(delivery_tag)
+
+    def close(self) -> None:
+        """Send the acks, and give back what is not acked."""
+        if self.closed:
+            return
+        super().close()  # cancels the consumers
+        for each in self._ended:
+            each.close()
+        for consumer in self._getters.values():
+            consumer.close(CLOSE_SECONDS)
+
+
+class Transport(virtual.Transport):  # type: ignore[misc]
+    """A connection of kombu: one client, shared by its channels."""
+
+    Channel = Channel
+    default_port = 50052
+    driver_type = driver_name = "mq"
+    connection_errors = (*virtual.Transport.connection_errors, Unavailable)
+    channel_errors = (*virtual.Transport.channel_errors, MqError)
+    implements = virtual.Transport.implements.extend(exchange_type=frozenset(["direct", "topic", "fanout"]))
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self.arrived: SimpleQueue[tuple[Channel, str, View | MqError]] = SimpleQueue()
+        self.made: set[str] = set()  # channels that are known to exist
+        self.fanouts: dict[str, str] = {}  # queue -> the exchange that it hears
+        self.mq_client: Client | None = None
+
+    def driver_version(self) -> str:
+        return __version__
+
+    def establish_connection(self) -> Any:
+        here = self.client
+        address = f"mq://{here.hostname or 'localhost'}:{here.port or self.default_port}"
+        self.mq_client = Client(here.transport_options.get("address") or address)
+        return super().establish_connection()
+
+    def close_connection(self, connection: Any) -> None:
+        super().close_connection(connection)
+        client, self.mq_client = self.mq_client, None
+        if client is not None:
+            client.close(CLOSE_SECONDS)
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        """Deliver what comes first, within a time. Raises TimeoutError."""
+        if self.arrived.empty():  # else there is enough, and more would be beyond the prefetch count
+            for channel in list(self.channels):
+                channel.ask()
+        try:
+            channel, queue, message = self.arrived.get(timeout=timeout)
+        except Empty:
+            raise TimeoutError from None
+        if isinstance(message, MqError):
+            raise message
+        channel.deliver(queue, message)
+
+
+def channel_of(queue: str) -> str:
+    """The channel of a queue: what a channel's name may not hold is written as a number."""
+    return PREFIX + re.sub(r"[^A-Za-z0-9.-]", lambda found: f"_{ord(found[0]):x}", queue)

@@ -1,0 +1,97 @@
+"""Threads that take messages off a broker for a framework that waits in one place.
+
+A puller fetches when it is asked to and not before, so that nothing is leased that nobody has room for; a listener
+reads on and on. What they find, or the error that ended them, they give away; they never call a framework themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from mq.client.consumer import Consumer
+from mq.client.message import View
+from mq.client.reader import Reader
+from mq.errors import MqError
+
+WAIT_SECONDS = 5.0  # of one pull; the next follows at once
+CLOSE_SECONDS = 5.0  # to send the last acks, where the broker is away
+
+Give = Callable[[View | MqError], None]
+
+
+class Puller:
+    """Fetches from a group, as many messages as it was asked for, from the moment there are any."""
+
+    def __init__(self, consumer: Consumer, give: Give) -> None:
+        self._consumer = consumer
+        self._give = give
+        self._asks: SimpleQueue[int] = SimpleQueue()  # 0 ends
+        self._is_asked = self._is_cancelled = False
+        self._thread = threading.Thread(target=self._run, name="mq-puller", daemon=True)
+        self._thread.start()
+
+    def ask(self, count: int) -> None:
+        """Fetch up to so many; nothing, where the last ask is not fulfilled yet."""
+        if not self._is_asked:
+            self._is_asked = True
+            self._asks.put(count)
+
+    def cancel(self) -> None:
+        """Fetch no more. What was given may still be acked."""
+        self._is_cancelled = True
+        self._asks.put(0)
+
+    def close(self) -> None:
+        """Send the acks, give back what is not acked."""
+        self.cancel()
+        self._consumer.close(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while count := self._asks.get():
+            try:
+                found = self._fetch(count)
+            except MqError as error:
+                if not self._is_cancelled:
+                    self._give(error)
+                return
+            for place, message in enumerate(found, 1):
+                if place == len(found):  # before the last is given: whoever gets it may ask again at once
+                    self._is_asked = False
+                self._give(message)
+
+    def _fetch(self, count: int) -> list[View]:
+        while not self._is_cancelled:
+            if found := list(self._consumer.fetch(count, WAIT_SECONDS)):
+                return [*found]
+        return []
+
+
+class Listener:
+    """Gives away what a reader finds. There is nothing to ack, so there is nothing to ask for."""
+
+    def __init__(self, reader: Reader, give: Give) -> None:
+        self._reader = reader
+        self._give = give
+        self._is_cancelled = False
+        self._thread = threading.Thread(target=self._run, name="mq-listener", daemon=True)
+        self._thread.start()
+
+    def ask(self, count: int) -> None:
+        """It reads anyway."""
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        self._reader.close()
+
+    def close(self) -> None:
+        self.cancel()
+
+    def _run(self) -> None:
+        try:
+            for message in self._reader:
+                self._give(message)
+        except MqError as error:
+            if not self._is_cancelled:
+                self._give(error)

@@ -1,0 +1,152 @@
+"""kombu on mq: queues, acks, prefetch, fan-out, and what happens to messages that nobody acked."""
+
+from collections.abc import Iterator
+
+import kombu
+import pytest
+
+import mq
+import mq.contrib.kombu
+from mq.contrib.kombu import GROUP, channel_of
+
+TASKS = kombu.Queue("tasks", kombu.Exchange("tasks", type="direct"), routing_key="tasks")
+
+
+@pytest.fixture
+def connection(mq_broker: str) -> Iterator[kombu.Connection]:
+    with kombu.Connection(mq_broker) as made:
+        yield made
+
+
+def publish(connection: kombu.Connection, *bodies: object, **options: object) -> None:
+    with connection.Producer() as producer:
+        for body in bodies:
+            producer.publish(body, exchange=TASKS.exchange, routing_key="tasks", declare=[TASKS], **options)
+
+
+def receive(connection: kombu.Connection, count: int) -> list[kombu.Message]:
+    """So many messages, not acked, through a consumer that is cancelled then."""
+    found: list[kombu.Message] = []
+    with connection.Consumer(TASKS, on_message=found.append):
+        while len(found) < count:
+            connection.drain_events(timeout=10)
+    return found
+
+
+def test_what_is_sent_is_received_once_and_acked(connection: kombu.Connection, mq_client: mq.Client) -> None:
+    publish(connection, *({"number": number} for number in range(20)))
+    messages = receive(connection, 20)
+    assert [message.payload["number"] for message in messages] == list(range(20))
+    for message in messages:
+        message.ack()
+    connection.close()
+    assert mq_client.describe_group(channel_of("tasks"), GROUP).lag == 0
+
+
+def test_what_was_not_acked_comes_again_to_the_next(connection: kombu.Connection, mq_broker: str) -> None:
+    publish(connection, "first", "second")
+    first, _ = receive(connection, 2)
+    first.ack()
+    connection.close()
+    with kombu.Connection(mq_broker) as other:
+        (message,) = receive(other, 1)
+        assert message.payload == "second"
+        message.ack()
+
+
+def test_a_requeued_message_comes_again_and_a_rejected_one_is_a_dead_letter(
+    connection: kombu.Connection, mq_client: mq.Client
+) -> None:
+    publish(connection, "once more")
+    (message,) = receive(connection, 1)
+    assert message.delivery_info["redelivered"] is False
+    message.requeue()
+    (message,) = receive(connection, 1)
+    assert message.delivery_info["redelivered"] is True
+    message.reject()
+    connection.close()
+    letters = [loaded.json() for loaded in mq_client.read(channel_of("tasks") + ".dlq", follow=False)]
+    assert len(letters) == 1
+
+
+def test_a_consumer_holds_no_more_than_its_prefetch_count(connection: kombu.Connection, mq_client: mq.Client) -> None:
+    publish(connection, *range(50))
+    found: list[kombu.Message] = []
+    with connection.Consumer(TASKS, on_message=found.append, prefetch_count=4):
+        while len(found) < 4:
+            connection.drain_events(timeout=10)
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.2)
+        assert mq_client.describe_group(channel_of("tasks"), GROUP).pending == 4
+        found[0].ack()
+        connection.drain_events(timeout=10)
+        assert len(found) == 5
+
+
+def test_the_queue_can_be_asked_purged_and_got_from(connection: kombu.Connection) -> None:
+    publish(connection, *range(5))
+    channel = connection.default_channel
+    bound = TASKS(channel)
+    assert bound.queue_declare(passive=True).message_count == 5
+    got = bound.get()
+    assert got.payload == 0
+    got.ack()
+    assert bound.get(no_ack=True).payload == 1
+    assert bound.purge() >= 3
+    assert bound.get() is None
+    bound.delete()
+    with pytest.raises(connection.channel_errors):
+        bound.queue_declare(passive=True)
+
+
+def test_an_expired_message_is_not_delivered(connection: kombu.Connection) -> None:
+    publish(connection, "too late", expiration=0.001)
+    publish(connection, "in time")
+    (message,) = receive(connection, 1)
+    assert message.payload == "in time"
+    message.ack()
+
+
+def test_a_fanout_exchange_reaches_everyone_who_listens(connection: kombu.Connection, mq_broker: str) -> None:
+    news = kombu.Exchange("news", type="fanout")
+    found: list[tuple[str, object]] = []
+    with kombu.Connection(mq_broker) as other:
+        consumers = []
+        for name, each in (("a", connection), ("b", other)):
+            queue = kombu.Queue(f"news@{name}", news, auto_delete=True)
+            consumer = each.Consumer(
+                queue, callbacks=[lambda body, _, name=name: found.append((name, body))], no_ack=True
+            )
+            consumer.consume()
+            consumers.append(consumer)
+        with kombu.Connection(mq_broker) as third, third.Producer() as producer:
+            producer.publish("hello", exchange=news, declare=[news])
+        connection.drain_events(timeout=10)
+        other.drain_events(timeout=10)
+        for consumer in consumers:
+            consumer.cancel()
+    assert found == [("a", "hello"), ("b", "hello")]
+
+
+def test_a_message_for_a_topic_goes_to_the_queues_that_match(connection: kombu.Connection) -> None:
+    topic = kombu.Exchange("log", type="topic")
+    errors = kombu.Queue("errors", topic, routing_key="*.error")
+    everything = kombu.Queue("everything", topic, routing_key="#")
+    with connection.Producer() as producer:
+        for key in ("db.error", "db.info"):
+            producer.publish(key, exchange=topic, routing_key=key, declare=[errors, everything])
+    channel = connection.default_channel
+    assert errors(channel).get(no_ack=True).payload == "db.error"
+    assert errors(channel).get() is None
+    assert [everything(channel).get(no_ack=True).payload for _ in range(2)] == ["db.error", "db.info"]
+
+
+def test_a_broker_that_is_away_is_an_error_that_kombu_retries() -> None:
+    with kombu.Connection("mq://127.0.0.1:9") as connection, pytest.raises(connection.connection_errors):
+        connection.connect()
+
+
+def test_every_name_of_a_queue_is_a_name_of_a_channel() -> None:
+    assert channel_of("celery") == "kombu.celery"
+    assert channel_of("celery@host.celery.pidbox") == "kombu.celery_40host.celery.pidbox"
+    assert channel_of("a_b") != channel_of("a@b")
