@@ -1,202 +1,289 @@
-"""Records become rows: which of them hold messages, and what each message is told."""
+"""Messages out of frames, and channels out of a log: against protobuf, one object at a time. No JVM here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from walsample import NOW_US, one_of_each, published
 
+from wal.filelog import FileLog
 from wal.frame import Frame
-from wal.pb.wal_pb2 import (
-    Acked,
-    Batch,
-    BatchMessage,
-    DeadLettered,
-    Header,
-    OffsetRange,
-    Part,
+from wal.options import Options as LogOptions
+from wal.pb.wal_pb2 import Batch, Part
+from wal.record import (
+    PUBLISHED,
+    ChannelCreated,
+    ChannelDeleted,
+    ChannelSnapshot,
     Published,
-    Scheduled,
+    Record,
+    SnapshotBegin,
+    SnapshotEnd,
+    Trimmed,
+    encode,
+    published_in,
 )
-from wal.record import PUBLISHED, Record, atomic, encode
 from wal.segment import Gap
-from wal.spark import rows
-from wal.spark.catalog import Catalog
+from wal.spark.catalog import Catalog, catalog_of
 from wal.spark.listing import Segment
-from wal.spark.rows import MESSAGES, Damage, Selection, messages
+from wal.spark.options import Options
+from wal.spark.rows import EVERYTHING, MESSAGES, Damage, Selection, messages
+from wal.spark.views import batches, records
 
-SEGMENT = Segment("u-1", "/log", "00000000000000000001-0.wal", 1, 99, 0, b"saltsalt", 1000, True)
-NAMES = {1: "orders", 2: "007"}
-CATALOG = Catalog("u-1", NAMES)
-
-
-def frame(sequence: int, record: Record) -> Frame:
-    type_, pieces, _ = encode(record)
-    return Frame(64 + sequence * 1000, type_, sequence, 0, 0, b"".join(pieces))
+SEGMENT = Segment("uuid", "/data", "00000000000000000001-0.wal", 1, 99, 0, b"saltsalt", 1 << 20, True)
+CATALOG = Catalog("uuid", names={1: "orders", 2: "orders.dlq"})
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def batch(*contents: bytes) -> bytes:
-    return Batch(messages=[BatchMessage(content=each, key=each[:1] or None) for each in contents]).SerializeToString()
+def frames(given: list[Record]) -> Iterator[Frame]:
+    for number, record in enumerate(given, 1):
+        type_, pieces, _ = encode(record)
+        yield Frame(number * 1000, type_, number, 0, 0, b"".join(pieces))
 
 
-def published(base: int, *contents: bytes, channel_id: int = 1, **fields: Any) -> Published:
-    fields.setdefault("parts", [Part(base_offset=base, count=len(contents), timestamp_us=base * 10)])
-    times = [part.timestamp_us for part in fields["parts"]]
-    return Published(
-        channel_id=channel_id,
-        base_offset=base,
-        count=len(contents),
-        min_timestamp_us=min(times),
-        max_timestamp_us=max(times),
-        batch=batch(*contents),
-        **fields,
-    )
+def rows(given: list[Record], selection: Selection = EVERYTHING, columns: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for made in messages(frames(given), SEGMENT, columns or tuple(MESSAGES), CATALOG, selection):
+        assert not isinstance(made, Damage), made
+        found += made.to_pylist()
+    return found
 
 
-def table(
-    items: list[Frame | Gap], columns: Sequence[str] = tuple(MESSAGES), selection: Selection | None = None
-) -> list[dict[str, Any]]:
-    found = messages(items, SEGMENT, columns, CATALOG, selection or Selection())
-    return [row for each in found if not isinstance(each, Damage) for row in each.to_pylist()]
+def time(us: int) -> datetime:
+    return EPOCH + timedelta(microseconds=us)
 
 
-def microseconds(row: dict[str, Any]) -> int:
-    return round(row["timestamp"].timestamp() * 1_000_000)
-
-
-def test_a_publish_is_a_row_for_each_message() -> None:
-    part = Part(base_offset=5, count=2, timestamp_us=50, producer="p", sequence=9)
-    first, second = table(
-        [frame(7, published(5, b"a", b"b", parts=[part], partition=3, ttl_ms=100, schedule_id=4, due_us=45))]
-    )
-    assert first["value"] == b"a"
-    assert first["key"] == b"a"
-    assert second["offset"] == 6
-    assert (first["channel"], first["partition"], first["sequence"], first["position"]) == ("orders", 3, 7, 7064)
-    assert (first["producer"], first["producer_sequence"], first["ttl_ms"]) == ("p", 9, 100)
-    assert first["deliver_at"] == datetime.fromtimestamp(0.000045, UTC)
-    assert (first["segment"], first["log_uuid"]) == (SEGMENT.name, "u-1")
-
-
-def test_what_a_publish_does_not_have_is_null() -> None:
-    (row,) = table([frame(1, published(0, b""))])
-    assert [row[name] for name in ("key", "producer", "producer_sequence", "deliver_at", "ttl_ms")] == [None] * 5
-    assert (row["value"], row["headers"]) == (b"", [])
-
-
-def test_dead_letters_and_transactions_hold_messages_and_other_records_do_not() -> None:
-    letter = DeadLettered(channel_id=1, published=published(0, b"dead", channel_id=2))
-    both = atomic([published(1, b"one"), Acked(channel_id=1, ranges=[OffsetRange(end=1)]), letter])
-    items: list[Frame | Gap] = [
-        frame(1, letter),
-        frame(2, both),
-        frame(3, Acked(channel_id=1)),
-        frame(4, Scheduled(channel_id=1, count=1, batch=batch(b"later"))),
-    ]
-    found = [(row["sequence"], row["channel"], row["value"]) for row in table(items)]
-    assert found == [(1, "007", b"dead"), (2, "orders", b"one"), (2, "007", b"dead")]
-
-
-def test_a_channel_that_nobody_can_name_has_its_number_only() -> None:
-    (row,) = table([frame(1, published(0, b"x", channel_id=77))])
-    assert (row["channel"], row["channel_id"]) == (None, 77)
-
-
-def test_publishes_that_share_a_record_keep_their_times_and_producers() -> None:
-    parts = [
-        Part(base_offset=10, count=1, timestamp_us=100, producer="a", sequence=1),
-        Part(base_offset=11, count=2, timestamp_us=200),
-    ]
-    found = table([frame(1, published(10, b"x", b"y", b"z", parts=parts))])
-    assert [(row["offset"], microseconds(row), row["producer"]) for row in found] == [
-        (10, 100, "a"),
-        (11, 200, None),
-        (12, 200, None),
-    ]
-
-
-def test_what_compaction_left_keeps_its_offsets_times_and_producers() -> None:
-    parts = [
-        Part(base_offset=10, count=3, timestamp_us=100, producer="a", sequence=1),
-        Part(base_offset=13, count=3, timestamp_us=200, producer="b", sequence=2),
-        Part(base_offset=16, count=2, timestamp_us=300),
-    ]
-    found = table([frame(1, published(11, b"x", b"y", b"z", parts=parts, offset_deltas=[0, 1, 5]))])
-    assert [(row["offset"], microseconds(row), row["producer"]) for row in found] == [
-        (11, 100, "a"),
-        (12, 100, "a"),
-        (16, 300, None),
-    ]
-
-
-def test_only_the_chosen_channels_times_and_columns_come() -> None:
-    parts = [Part(base_offset=n, count=1, timestamp_us=n) for n in range(4)]
-    items: list[Frame | Gap] = [
-        frame(1, published(0, b"a", b"b", b"c", b"d", parts=parts)),
-        frame(2, published(0, b"other", channel_id=2)),
-        frame(3, published(1, b"late")),
-    ]
-    selection = Selection(frozenset({1}), from_us=1, to_us=3)
-    assert table(items, ("value", "offset"), selection) == [
-        {"value": b"b", "offset": 1},
-        {"value": b"c", "offset": 2},
-    ]
-
-
-def test_gaps_and_unreadable_records_are_told_in_their_place_and_cost_no_neighbour() -> None:
-    broken = published(0, b"x")
-    broken.batch = b"\xff"
-    items: list[Frame | Gap] = [
-        Gap(64, 99, 1, 2, "crc"),
-        frame(3, published(0, b"before")),
-        Frame(500, PUBLISHED, 4, 0, 0, b"\xff"),
-        frame(5, broken),
-        frame(6, published(1, b"after")),
-    ]
-    found = list(messages(items, SEGMENT, ("value",), CATALOG))
-    assert sorted(each.gap.first_sequence for each in found if isinstance(each, Damage)) == [1, 4, 5]
-    assert [row["value"] for row in table(items)] == [b"before", b"after"]
-
-
-def test_many_messages_come_in_several_record_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "CHUNK_MESSAGES", 4)
-    items = [frame(n + 1, published(3 * n, b"a", b"b", b"c")) for n in range(5)]
-    made = [each for each in messages(items, SEGMENT, tuple(MESSAGES), CATALOG) if not isinstance(each, Damage)]
-    assert [each.num_rows for each in made] == [6, 6, 3]
-    assert [offset for each in made for offset in each.column("offset").to_pylist()] == list(range(15))
-
-
-contents = st.lists(st.binary(max_size=5), min_size=1, max_size=4)
-
-
-@given(st.lists(st.tuples(st.sampled_from([1, 2]), st.lists(contents, min_size=1, max_size=3)), max_size=6))
-def test_rows_are_what_a_plain_loop_makes(publishes: list[tuple[int, list[list[bytes]]]]) -> None:
-    """Every record has one or more parts; an expected row is written down message by message."""
-    items: list[Frame | Gap] = []
+def by_hand(given: list[Record]) -> list[dict[str, Any]]:
+    """The slow way: an object for every message."""
     expected = []
-    next_offset = {1: 0, 2: 0}
-    clock = 0
-    for sequence, (channel_id, shares) in enumerate(publishes, 1):
-        base = next_offset[channel_id]
-        parts: list[Part] = []
-        for share in shares:
-            clock += 1
-            parts.append(Part(base_offset=next_offset[channel_id], count=len(share), timestamp_us=clock))
-            for value in share:
-                expected.append((NAMES[channel_id], next_offset[channel_id], clock, value, sequence))
-                next_offset[channel_id] += 1
-        record = published(base, *(value for share in shares for value in share), channel_id=channel_id, parts=parts)
-        items.append(frame(sequence, record if sequence % 2 else atomic([record])))
-    found = [(row["channel"], row["offset"], microseconds(row), row["value"], row["sequence"]) for row in table(items)]
-    assert found == expected
+    for number, record in enumerate(given, 1):
+        for one in published_in(record):
+            for index, message in enumerate(Batch.FromString(one.batch).messages):
+                offset = one.base_offset + (one.offset_deltas[index] if one.offset_deltas else index)
+                before = [part for part in one.parts if part.base_offset <= offset]
+                part = before[-1] if before else None
+                expected.append(
+                    {
+                        "key": message.key if message.HasField("key") else None,
+                        "value": message.content,
+                        "channel": CATALOG.names.get(one.channel_id),
+                        "partition": one.partition,
+                        "offset": offset,
+                        "timestamp": time(part.timestamp_us if part else one.min_timestamp_us),
+                        "headers": [{"key": header.name, "value": header.value} for header in message.headers],
+                        "log_uuid": "uuid",
+                        "channel_id": one.channel_id,
+                        "sequence": number,
+                        "segment": SEGMENT.name,
+                        "position": number * 1000,
+                        "producer": part.producer if part and part.producer else None,
+                        "producer_sequence": part.sequence if part and part.producer else None,
+                        "deliver_at": time(one.due_us) if one.due_us else None,
+                        "ttl_ms": one.ttl_ms or None,
+                    }
+                )
+    return expected
 
 
-def test_headers_come_as_a_list_of_keys_and_values() -> None:
-    message = BatchMessage(content=b"x", headers=[Header(name="a", value=b"1"), Header(name="a", value=b"2")])
-    record = published(0, b"x")
-    record.batch = Batch(messages=[message]).SerializeToString()
-    assert table([frame(1, record)])[0]["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}]
+def test_every_kind_of_record_that_publishes_shows_its_messages() -> None:
+    given = one_of_each()
+    found = rows(given)
+    assert found == by_hand(given)
+    # a publish, a due one, holes, a dead letter, two of a transaction
+    assert [row["value"] for row in found] == [b"one", b"two", b"three", b"four", b"five", b"two", b"six", b"seven"]
+    assert [row["offset"] for row in found if row["value"] in (b"four", b"five")] == [4, 9]
+
+
+@st.composite
+def publishes(draw: st.DrawFn) -> Published:
+    """A publish as brokers and compactions leave it: shared by several producers, with holes, or plain."""
+    count = draw(st.integers(1, 6))
+    base = draw(st.integers(0, 1 << 40))
+    deltas = sorted(draw(st.sets(st.integers(0, 40), min_size=count, max_size=count))) if draw(st.booleans()) else []
+    end = (deltas[-1] if deltas else count - 1) + 1
+    starts = sorted({0, *draw(st.lists(st.integers(0, end - 1), max_size=3))}) if draw(st.booleans()) else []
+    parts = [
+        Part(
+            base_offset=base + at,
+            count=1,
+            producer=draw(st.sampled_from(["", "p", "q"])),
+            sequence=at,
+            timestamp_us=NOW_US + at,
+        )
+        for at in starts
+    ]
+    return published(
+        base, *draw(st.lists(st.binary(max_size=5), min_size=count, max_size=count)), channel=draw(st.integers(1, 3)),
+        partition=draw(st.integers(0, 2)), offset_deltas=deltas, parts=parts, ttl_ms=draw(st.sampled_from([0, 7])),
+        due_us=draw(st.sampled_from([0, NOW_US])),
+    )  # fmt: skip
+
+
+@given(st.lists(publishes(), max_size=8))
+def test_rows_are_what_protobuf_says(given: list[Published]) -> None:
+    assert rows(list(given)) == by_hand(list(given))
+
+
+@given(st.lists(publishes(), max_size=8), st.integers(0, 6), st.integers(0, 6))
+def test_a_selection_takes_exactly_what_it_says(given: list[Published], low: int, high: int) -> None:
+    selection = Selection(frozenset({1, 3}), NOW_US + low, NOW_US + high)
+    expected = [
+        row for row in by_hand(list(given))
+        if row["channel_id"] in (1, 3) and time(NOW_US + low) <= row["timestamp"] < time(NOW_US + high)
+    ]  # fmt: skip
+    for one in given:
+        one.max_timestamp_us = NOW_US + 50
+    assert rows(list(given), selection) == expected
+
+
+def test_what_a_consumer_would_not_get_is_left_out() -> None:
+    kept = published(10, b"a", b"b", b"c")
+    given: list[Record] = [published(0, b"trimmed"), kept, published(5, b"of a deleted channel", channel=2)]
+    given += [published(20, b"expired", ttl_ms=1), published(30, b"not yet", ttl_ms=60_000)]
+    catalog = Catalog("uuid", names={1: "orders", 2: "old"}, starts={(1, 0): 11}, deleted={2})
+    selection = Selection(now_us=NOW_US + 1_000)
+    found = [
+        row["value"]
+        for made in messages(frames(given), SEGMENT, ("value",), catalog, selection)
+        if not isinstance(made, Damage)
+        for row in made.to_pylist()
+    ]
+    assert found == [b"b", b"c", b"not yet"]
+    assert len(rows(given)) == 7
+
+
+def test_what_can_not_be_read_stands_in_its_place() -> None:
+    first, last = frames([published(0, b"one"), published(1, b"two")])
+    items: list[Frame | Gap] = [first, Gap(1100, 1990, 5, 6, "damaged bytes")]
+    items += [Frame(2000, PUBLISHED, 7, 0, 0, b"\xff"), last]
+    items.append(next(frames([Published(channel_id=1, count=1, batch=b"\x0a\x05no")])))
+    found = list(messages(items, SEGMENT, ("value",), CATALOG))
+    told = [str(made) for made in found if isinstance(made, Damage)]
+    assert told == [
+        f"{SEGMENT.name}, bytes 1100 to 1990, sequences 5 to 6: damaged bytes",
+        f"{SEGMENT.name}, bytes 2000 to 2000, sequences 7 to 7: the record can't be decoded",
+        f"{SEGMENT.name}, bytes 1000 to 1000, sequences 1 to 1: the batch can't be decoded",
+    ]
+    values = [row["value"] for made in found if not isinstance(made, Damage) for row in made.to_pylist()]
+    assert values == [b"one", b"two"]
+
+
+def test_records_and_batches_tell_of_everything_without_the_messages() -> None:
+    given = one_of_each()
+    columns = ("type", "channel", "fields", "sequence")
+    (made,) = records(frames(given), SEGMENT, columns, CATALOG, EVERYTHING)
+    assert not isinstance(made, Damage)
+    found = made.to_pylist()
+    assert [row["sequence"] for row in found] == list(range(1, len(given) + 1))
+    assert [row["type"] for row in found[:5]] == [
+        "CHANNEL_CREATED", "CHANNEL_UPDATED", "GROUP_CREATED", "GROUP_UPDATED", "PUBLISHED",
+    ]  # fmt: skip
+    assert found[-1]["type"] == "4000"
+    assert all("batch" not in (row["fields"] or "") for row in found)
+    (made,) = batches(
+        frames(given), SEGMENT, ("base_offset", "end_offset", "count", "is_dead_letter"), CATALOG, Selection()
+    )
+    assert not isinstance(made, Damage)
+    assert [tuple(row.values()) for row in made.to_pylist()] == [
+        (0, 2, 2, False), (2, 3, 1, False), (3, 10, 2, False), (0, 1, 1, True), (10, 11, 1, False), (1, 2, 1, False),
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------- channels
+
+
+def log_with(directory: Path, given: list[Record], size: int = 1 << 20) -> str:
+    log = FileLog.open(
+        directory, LogOptions(segment_bytes=size, snapshot_bytes=1 << 10, soft_free_bytes=0), is_threaded=False
+    )
+    for record in given:
+        log.append([record])
+        log.pump()
+    log.close()
+    return str(directory)
+
+
+def created(channel_id: int, name: str) -> ChannelCreated:
+    return ChannelCreated(channel_id=channel_id, name=name, partitions=2, timestamp_us=NOW_US)
+
+
+def test_a_channel_that_was_made_again_is_another(tmp_path: Path) -> None:
+    given: list[Record] = [
+        created(1, "orders"),
+        created(2, "bills"),
+        ChannelDeleted(channel_id=1),
+        created(3, "orders"),
+    ]
+    catalog = catalog_of(log_with(tmp_path, given))
+    assert catalog.names == {1: "orders", 2: "bills", 3: "orders"}
+    assert [catalog.is_live(channel_id) for channel_id in (1, 2, 3, 4)] == [False, True, True, False]
+    assert catalog.ids("orders") == {1, 3}
+
+
+def test_a_snapshot_tells_what_is_left(tmp_path: Path) -> None:
+    snapshot = ChannelSnapshot(channel_id=2, name="bills", more=True)
+    snapshot.partitions.add(start_offset=5)
+    rest = ChannelSnapshot(channel_id=2, name="bills", part=1)
+    rest.partitions.add(start_offset=7)
+    given: list[Record] = [created(1, "old"), created(2, "bills"), ChannelDeleted(channel_id=1)]
+    given += [SnapshotBegin(channel_ids=[2]), snapshot, rest, SnapshotEnd(begin_sequence=4)]
+    given += [Trimmed(channel_id=2, partition=0, start_offset=6)]
+    catalog = catalog_of(log_with(tmp_path, given))
+    assert catalog.names == {2: "bills"}
+    assert catalog.starts == {(2, 0): 6, (2, 1): 7}
+    assert catalog.is_live(2)
+    assert not catalog.is_live(1)
+
+
+def test_a_channel_whose_creation_is_damaged_is_not_taken_for_deleted(tmp_path: Path) -> None:
+    root = log_with(tmp_path, [created(1, "orders"), created(2, "bills"), published(0, channel=1)])
+    (path,) = tmp_path.glob("*.wal")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"orders")] ^= 1
+    path.write_bytes(data)
+    catalog = catalog_of(root)
+    assert catalog.names == {2: "bills"}
+    assert catalog.is_live(1)
+
+
+# ---------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "needs a path"),
+        ({"path": "x", "chanels": "a"}, "no option 'chanels'"),
+        ({"path": "x", "view": "topics"}, "one of messages, batches, records, segments"),
+        ({"path": "x", "mode": "DROPMALFORMED"}, "PERMISSIVE, FAILFAST"),
+        ({"path": "x", "fromTs": "yesterday"}, "a time like"),
+        ({"path": "x", "fromTs": "1", "view": "records"}, "messages and batches"),
+        ({"path": "x", "sealedOnly": "yes"}, "true, false"),
+        ({"path": "x", "startingOffsets": "middle"}, "earliest, latest or a sequence"),
+        ({"path": "x", "maxSegmentsPerTrigger": "0"}, "a number from 1 on"),
+    ],
+)
+def test_a_wrong_option_is_told_with_what_there_is(given: dict[str, str], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Options.parse(given)
+
+
+def test_options_are_read_whatever_their_case() -> None:
+    options = Options.parse(
+        {
+            "PATH": "file:/a",
+            "paths": '["b", "s3://c/d"]',
+            "channels": "x, y",
+            "fromts": "2026-05-01T12:00",
+            "toTs": "1500",
+        }
+    )
+    assert options.roots == ("b", "s3://c/d", "file:///a")
+    assert options.channels == ("x", "y")
+    assert (options.from_us, options.to_us) == (1_777_636_800_000_000, 1_500_000)

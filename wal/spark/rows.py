@@ -75,6 +75,9 @@ class Selection:
         return catalog.is_live(published.channel_id) and end_offset(published) > start
 
 
+EVERYTHING = Selection()
+
+
 @dataclass(slots=True)
 class Chunk:
     """Publishes that are turned into rows together."""
@@ -118,7 +121,7 @@ def messages(
     segment: Segment,
     columns: Sequence[str],
     catalog: Catalog,
-    selection: Selection = Selection(),  # noqa: B008 - frozen
+    selection: Selection = EVERYTHING,
 ) -> Iterator[pa.RecordBatch | Damage]:
     """The wanted messages of a segment's frames in the order of the log, and each damaged range in its place."""
     chunk = Chunk()
