@@ -49,6 +49,7 @@ class Survey(NamedTuple):
     kept_bytes: int
     dropped_records: int
     dropped: dict[Key, int]  # messages
+    floors: dict[Key, int]  # its first offset in each partition that keeps the latest of each key
     is_damaged: bool
 
     @property
@@ -73,7 +74,7 @@ class Part:
 
     segments: tuple[Segment, ...]
     offer_id: str
-    drops_tombstones: bool
+    floors: dict[Key, int]  # where the whole run of neighbours begins in each partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,14 @@ class Plan:
     runs: list[list[Segment]]  # neighbours that are worth it
     latest: dict[Key, Latest] = field(default_factory=dict)
     is_damaged: bool = False  # so nothing goes for a later message's sake
+
+    def floors(self, run: Sequence[Segment]) -> dict[Key, int]:
+        """Where a run begins in each partition that keeps the latest of each key."""
+        known = {each.name: each.floors for each in self.surveys}
+        found: dict[Key, int] = {}
+        for segment in run:
+            found = {**known[segment.name], **found}
+        return found
 
     @property
     def freed_bytes(self) -> int:
@@ -113,7 +122,7 @@ def plan(hands: Hands, segments: Sequence[Segment], rules: Rules, *, worth: floa
     is_damaged = False
     if rules.latest and segments:
         latest, is_damaged = _latest(hands, segments, rules)
-    surveys = hands.each(segments, partial(survey, Selection(rules, {} if is_damaged else latest)))
+    surveys = hands.each(segments, partial(survey, rules, {} if is_damaged else latest))
     runs: list[list[Segment]] = []
     for before, segment, found in zip([None, *surveys], segments, surveys, strict=False):
         if found.is_damaged or found.bytes - found.kept_bytes < worth * found.bytes or found.kept_bytes == found.bytes:
@@ -141,8 +150,7 @@ def stage(
     target = max((entry.size for entry in manifest.segments if entry.is_sealed), default=0)
     runs = {uuid4().hex[:16]: run for run in planned.runs}
     parts = [
-        # A tombstone goes only together with everything before it, so only where a run begins with the log.
-        Part(segments, offer_id, run[0].first_sequence == manifest.segments[0].first_sequence)
+        Part(segments, offer_id, planned.floors(run))
         for offer_id, run in runs.items()
         for segments in _fitting(run, kept, target)
     ]
@@ -179,8 +187,9 @@ def clear(root: str) -> None:
 # ---------------------------------------------------------------- in the workers
 
 
-def survey(selection: Selection, segment: Segment) -> Survey:
-    """How much of a segment would stay."""
+def survey(rules: Rules, latest: Mapping[Key, Latest], segment: Segment) -> Survey:
+    """How much of a segment would stay, if it were rewritten by itself."""
+    selection = Selection(rules, latest)
     kept = records = 0
     dropped: Counter[Key] = Counter()
     try:
@@ -192,15 +201,15 @@ def survey(selection: Selection, segment: Segment) -> Survey:
             else:
                 kept += frame_bytes(cut.payload)
     except SegmentDamaged:
-        return Survey(segment.name, segment.size, segment.size, 0, {}, True)
+        return Survey(segment.name, segment.size, segment.size, 0, {}, {}, True)
     if not records and not dropped:
         kept = segment.size
-    return Survey(segment.name, segment.size, kept, records, dict(dropped), False)
+    return Survey(segment.name, segment.size, kept, records, dict(dropped), selection.floors, False)
 
 
 def rewrite(rules: Rules, latest: Mapping[Key, Latest], manifest: Manifest, part: Part) -> Staged:
     """Write what stays of some neighbours into one file, under a name that no other attempt has."""
-    selection = Selection(rules, latest, drops_tombstones=part.drops_tombstones)
+    selection = Selection(rules, latest, part.floors)
     first = part.segments[0]
     header = SegmentHeader(manifest.log_uuid, first.first_sequence, first.generation + 1, os.urandom(8))
     disk = DirectDisk()

@@ -6,7 +6,7 @@ as there are hands, give the offsets that stay. Keys never reach the driver, onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from zlib import crc32
 
 import numpy as np
@@ -16,14 +16,16 @@ from wal.frame import Frame
 from wal.index import INDEXED
 from wal.record import PUBLISHED, Published, decode, published_in
 from wal.spark import decode as columns
-from wal.spark.selection import Key, Latest, Offsets, Rules, offsets_of
+from wal.spark.selection import Key, Latest, Rules, offsets_of
+
+_MADE = ("last", "first", "pinned")
 
 
 class LastKeys:
     """What a worker remembers of the publishes it met: for each key of a partition its last message.
 
-    Columns: `last` is twice the offset, and one more where it is a tombstone that may go; `pinned`: a message of the
-    key stands in a record that is never cut, so a tombstone of it stays.
+    Columns: `last` is twice the offset, and one more where it is a tombstone that may go; `first` is the offset of the
+    key's first message; `pinned` says that one of them stands in a record that is never cut: then a tombstone stays.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -81,6 +83,7 @@ class LastKeys:
             {
                 "key": decoded.columns["key"],
                 "last": pa.array(np.concatenate(offsets) * 2 + tombstone),
+                "first": pa.array(np.concatenate(offsets)),
                 "pinned": pa.array(np.repeat(is_pinned, counts)),
             }
         )
@@ -93,7 +96,7 @@ def latest_of(blobs: Iterable[bytes], rules: Rules) -> dict[Key, Latest]:
     if not tables:
         return {}
     together = _last(pa.concat_tables(tables), ["channel_id", "partition", "key"])
-    last = np.asarray(together["last"])
+    last, first = np.asarray(together["last"]), np.asarray(together["first"])
     is_pinned = np.asarray(together["pinned"])
     channel_ids, partitions = np.asarray(together["channel_id"]), np.asarray(together["partition"])
     found = {}
@@ -101,21 +104,23 @@ def latest_of(blobs: Iterable[bytes], rules: Rules) -> dict[Key, Latest]:
         mine = (channel_ids == key[0]) & (partitions == key[1])
         offsets = last[mine] >> 1
         may_go = ((last[mine] & 1) == 1) & ~is_pinned[mine] & (offsets < rules.passed(*key))
-        found[key] = Latest(np.sort(offsets), np.sort(offsets[may_go]))
+        found[key] = Latest(np.sort(offsets), offsets[may_go], first[mine][may_go])
     return found
 
 
 def joined(parts: Iterable[Mapping[Key, Latest]]) -> dict[Key, Latest]:
     """The latest of all buckets."""
-    offsets: dict[Key, list[Offsets]] = {}
-    tombstones: dict[Key, list[Offsets]] = {}
+    known: dict[Key, list[Latest]] = {}
     for part in parts:
         for key, latest in part.items():
-            offsets.setdefault(key, []).append(latest.offsets)
-            tombstones.setdefault(key, []).append(latest.tombstones)
-    return {
-        key: Latest(np.sort(np.concatenate(offsets[key])), np.sort(np.concatenate(tombstones[key]))) for key in offsets
-    }
+            known.setdefault(key, []).append(latest)
+    return {key: _together(buckets) for key, buckets in known.items()}
+
+
+def _together(buckets: Sequence[Latest]) -> Latest:
+    offsets, tombstones, firsts = (np.concatenate(column) for column in zip(*buckets, strict=True))
+    order = np.argsort(tombstones)
+    return Latest(np.sort(offsets), tombstones[order], firsts[order])
 
 
 def packed(table: pa.Table) -> bytes:
@@ -131,5 +136,5 @@ def unpacked(blob: bytes) -> pa.Table:
 
 
 def _last(table: pa.Table, by: list[str]) -> pa.Table:
-    combined = table.group_by(by, use_threads=False).aggregate([("last", "max"), ("pinned", "max")])
-    return combined.select([*by, "last_max", "pinned_max"]).rename_columns([*by, "last", "pinned"])
+    combined = table.group_by(by, use_threads=False).aggregate([("last", "max"), ("first", "min"), ("pinned", "max")])
+    return combined.select([*by, "last_max", "first_min", "pinned_max"]).rename_columns([*by, *_MADE])

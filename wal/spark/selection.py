@@ -52,7 +52,8 @@ class Latest(NamedTuple):
     """The messages of one partition that are the last of their key: offsets, rising."""
 
     offsets: Offsets
-    tombstones: Offsets  # those of them that may go all the same, if everything before them goes
+    tombstones: Offsets  # those of them that may go all the same, if everything of their key before them goes
+    firsts: Offsets  # for each tombstone, the first message of its key
 
 
 class Cut(NamedTuple):
@@ -63,12 +64,17 @@ class Cut(NamedTuple):
 
 
 class Selection:
-    """Says of each frame what of it stays."""
+    """Says of each frame what of it stays. One for each stretch of the log that is rewritten as a whole.
 
-    def __init__(self, rules: Rules, latest: Mapping[Key, Latest], *, drops_tombstones: bool = False) -> None:
+    `floors` tells where that stretch begins in each partition; where it does not, it begins with what is met first. A
+    tombstone goes if nothing of its key lies before the stretch: that would be back.
+    """
+
+    def __init__(self, rules: Rules, latest: Mapping[Key, Latest], floors: Mapping[Key, int] | None = None) -> None:
         self._rules = rules
         self._latest = latest
-        self._drops_tombstones = drops_tombstones
+        self.floors: dict[Key, int] = dict(floors or {})
+        self._tombstones: dict[Key, Offsets] = {}
 
     def cut(self, frame: Frame) -> Cut:
         try:
@@ -89,8 +95,7 @@ class Selection:
             return Cut(frame.payload, {})
         offsets = offsets_of(record)
         stays = _within(latest.offsets, offsets)
-        if self._drops_tombstones:
-            stays &= ~_within(latest.tombstones, offsets)
+        stays &= ~_within(self._droppable(key, latest, record.base_offset), offsets)
         stays |= offsets >= self._rules.passed(*key)
         if stays.all():
             return Cut(frame.payload, {})
@@ -104,6 +109,13 @@ class Selection:
         if not gone:
             return Cut(frame.payload, {})
         return Cut(shortened(record, batch, offsets, sizes, stays) if stays.any() else None, {key: gone})
+
+    def _droppable(self, key: Key, latest: Latest, offset: int) -> Offsets:
+        found = self._tombstones.get(key)
+        if found is None:
+            floor = self.floors.setdefault(key, offset)
+            found = self._tombstones[key] = latest.tombstones[latest.firsts >= floor]
+        return found
 
 
 def offsets_of(record: Published) -> Offsets:
