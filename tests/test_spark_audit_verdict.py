@@ -34,7 +34,7 @@ def audited(disk: DictDisk, seed: int = 0) -> Report:
     random.Random(seed).shuffle(numbers)
 
     def read(number, floors=None):
-        *_, last = summarise(disk, DIRECTORY, manifest, number, floors=floors)
+        *_, last = summarise(disk, DIRECTORY, manifest, number, manifest.segments[number], floors=floors)
         return record_batch(last).to_pylist()[0]
 
     return verdict(Report(DIRECTORY, manifest.log_uuid), manifest, map(read, numbers), read)

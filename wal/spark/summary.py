@@ -74,7 +74,7 @@ TABLES: dict[str, pa.DataType] = {
     "reasons": _rows(**_GROUP, reason=pa.string(), messages=_I64),
     "commits": _rows(**_GROUP, partition=_I32, first_offset=_I64, first_us=_I64, last_offset=_I64),
     "progress": _rows(**_GROUP, partition=_I32, start_us=_I64, reset=_I64, done=_I64),
-    "starts": _rows(**_PARTITION, start_offset=_I64, expired=_I64),
+    "starts": _rows(**_PARTITION, time_us=_I64, start_offset=_I64, expired=_I64),
     "names": _rows(**_GROUP, name=pa.string(), keeps_latest=pa.bool_(), is_deleted=pa.bool_()),
     "samples": _rows(**_CHANNEL, frames=_I64, messages=_I64, keyed=_I64, value_bytes=_I64, batch_bytes=_I64,
                      compressed_bytes=_I64, malformed=_I64),
@@ -91,15 +91,15 @@ def summarise(
     directory: str,
     manifest: Manifest,
     number: int,
+    entry: SegmentEntry,
     *,
     is_deep: bool = False,
     floors: Mapping[Key, int] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The rows of one segment of the chain, the last of them complete.
+    """The rows of one segment, the chain's so-and-so-manyth; the last of them is complete.
 
     `is_deep`: look into every message, not into a sample. `floors`: see `wal.spark.runs`.
     """
-    entry = manifest.segments[number]
     check = SegmentCheck(disk, directory, manifest, entry)
     summary = Summary(entry, is_deep, floors)
     for item in check.items():
@@ -137,7 +137,7 @@ class Summary:
         self.other_bytes = 0
         self.last_sequence = 0
         self._now = 0  # about when the last record was written; snapshots tell no time of their own
-        self._starts: dict[Key, int] = {}
+        self._starts: dict[Key, tuple[int, int]] = {}  # when it was told, and the offset
         self._expired: Counter[Key] = Counter()
         self._names: dict[tuple[int, int], tuple[str | None, bool | None, bool]] = {}
         self._partitions_told = 0  # by the parts of a snapshot so far
@@ -173,7 +173,7 @@ class Summary:
                 (*finding[:-1], [(loss.channel_id, loss.partition, loss.start, loss.end) for loss in finding.losses])
                 for finding in self.runs.findings
             ],
-            "starts": [(*key, self._starts.get(key, 0), self._expired[key]) for key in keys],
+            "starts": [(*key, *self._starts.get(key, (0, 0)), self._expired[key]) for key in keys],
             "names": [(*where, *what) for where, what in self._names.items()],
         }
 
@@ -251,10 +251,11 @@ class Summary:
         self.consumption.placed(record.channel_id, record.group_id, record.positions, record.timestamp_us)
 
     def _trimmed(self, record: pb.Trimmed) -> None:
-        self._start((record.channel_id, record.partition), record.start_offset)
+        self._start((record.channel_id, record.partition), record.timestamp_us, record.start_offset)
 
-    def _start(self, key: Key, offset: int) -> None:
-        self._starts[key] = max(self._starts.get(key, 0), offset)
+    def _start(self, key: Key, time_us: int, offset: int) -> None:
+        if key not in self._starts or offset > self._starts[key][1]:
+            self._starts[key] = (time_us, offset)
 
     def _expire(self, record: pb.Expired) -> None:
         lost = sum(each.end - each.start for each in record.ranges)
@@ -269,7 +270,7 @@ class Summary:
             self._partitions_told = 0
             self._names[channel_id, 0] = (record.name, record.settings.keep == _LATEST, False)
         for partition in record.partitions:
-            self._start((channel_id, self._partitions_told), partition.start_offset)
+            self._start((channel_id, self._partitions_told), self._now, partition.start_offset)
             self._partitions_told += 1
         for group in record.groups:
             if group.name:

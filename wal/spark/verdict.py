@@ -47,7 +47,7 @@ def again(root: str, manifest: Manifest) -> Callable[[int, Mapping[Key, int]], R
     """How to read a segment once more, knowing what was there before it."""
 
     def read(number: int, floors: Mapping[Key, int]) -> Row:
-        *_, last = summarise(*storage(root), manifest, number, floors=floors)
+        *_, last = summarise(*storage(root), manifest, number, manifest.segments[number], floors=floors)
         return last
 
     return read
@@ -74,9 +74,9 @@ def verdict(
 
 
 def _runs(row: Row) -> list[Run]:
-    return [Run(*(each[name] for name in Run._fields)) for each in row["runs"]]
+    return [Run(**each) for each in row["runs"]]
 
 
 def _finding(each: Row) -> Finding:
     losses = [Loss(loss["channel_id"], loss["partition"], loss["start"], loss["end"]) for loss in each["losses"]]
-    return Finding(*(each[name] for name in Finding._fields[:-1]), losses)
+    return Finding(**{**each, "losses": losses})

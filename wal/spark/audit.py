@@ -1,0 +1,184 @@
+"""An audit of a log: is it whole, and what is in it. `audit` is the whole job; it only reads.
+
+Spark's workers read every segment once (`auditsource`). The verdict is then a matter of the driver (`verdict`), as are
+the small tables (`digest`); keys, producers and latencies are put together by Spark (`tables`).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+
+from wal.continuity import Damage
+from wal.manifest import Manifest
+from wal.spark import tables
+from wal.spark.auditsource import summaries
+from wal.spark.digest import LARGE, SMALL, Digest, Names, Row, named
+from wal.spark.steps import Steps, percentile
+from wal.spark.verdict import again, chain_of, verdict
+from wal.verify import Report
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+_ACKS = "channel_id long, group_id long, partition int, stretch long, steps binary"
+
+
+@dataclass(slots=True)
+class Audit:
+    """What was found. The tables are lists of rows, by name."""
+
+    report: Report
+    made_us: int
+    seconds: float = 0.0
+    is_deep: bool = False
+    width_us: int = 0  # of the times in rates and lags
+    savings: dict[str, int] = field(default_factory=dict)  # bytes that a compaction would give back, by what they are
+    tables: dict[str, list[Row]] = field(default_factory=dict)
+
+    @property
+    def is_intact(self) -> bool:
+        return self.report.is_intact
+
+    def fields(self) -> dict[str, Any]:
+        """Everything, as plain values."""
+        report = self.report
+        return {
+            "log": str(report.log_uuid),
+            "segments": report.segments,
+            "frames": report.frames,
+            "messages": report.messages,
+            "bytes": report.bytes,
+            "torn_bytes": report.torn_bytes,
+            "intact": report.is_intact,
+            "retired_meanwhile": sum(row["state"] == "left" for row in self.tables.get("segments", ())),
+            "seconds": round(self.seconds, 3),
+            "deep": self.is_deep,
+            "savings": self.savings,
+            "damage": [damage_row(each) for each in report.damage],
+            **{name: self.tables.get(name, []) for name in ("channels", "groups", "producers")},
+        }
+
+
+def audit(spark: SparkSession, root: str, *, is_deep: bool = False) -> Audit:
+    """Read a whole log and tell what is in it and what is wrong with it.
+
+    `is_deep`: look into every message, not into one frame of a hundred. Raises NotALog, UnsupportedVersion, OSError.
+    """
+    began = time.perf_counter()
+    manifest, report = chain_of(root)
+    found = Audit(report, time.time_ns() // 1000, is_deep=is_deep)
+    if manifest is not None:
+        rows = summaries(spark, root, manifest, is_deep=is_deep).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            _fill(spark, root, manifest, rows, found)
+        finally:
+            rows.unpersist()
+    found.seconds = time.perf_counter() - began
+    return found
+
+
+def _fill(spark: SparkSession, root: str, manifest: Manifest, rows: DataFrame, found: Audit) -> None:
+    small = rows.select(*SMALL, *(tables.has_any(name) for name in LARGE)).toArrow()
+    sizes = {name: sum(small[name].to_pylist()) for name in LARGE}
+    digest = Digest(small, manifest)
+    names = digest.names
+    last = [row for row in small.to_pylist() if row["state"] is not None]
+    verdict(found.report, manifest, last, again(root, manifest))
+    partitions = digest.partitions()
+    found.width_us, rates = digest.rates()
+    found.savings = digest.savings(partitions)
+    lags = digest.lags(found.width_us, rates)
+    groups = digest.groups()
+    keys = _collect(tables.keys(tables.table(rows, "keys"))) if sizes["keys"] else []
+    producers = _collect(tables.producers(tables.table(rows, "producers"))) if sizes["producers"] else []
+    latencies = _latencies(spark, rows, digest) if sizes["acks"] or digest.open_commits() else []
+    samples = digest.total("samples", ("channel_id",), *_SAMPLED)
+    found.tables = {
+        "segments": digest.segments(),
+        "damage": [damage_row(each) for each in found.report.damage],
+        "channels": _channels(partitions, samples, keys, names),
+        "partitions": partitions,
+        "rates": rates,
+        "batches": named(digest.total("batches", ("channel_id", "bits"), "frames"), names),
+        "sizes": named(digest.total("sizes", ("channel_id", "bits"), "messages"), names),
+        "keys": named(keys, names),
+        "groups": [{**row, **_behind(row, lags), **_percentiles(row, latencies)} for row in groups],
+        "lags": lags,
+        "latencies": named(latencies, names),
+        "reasons": named(digest.total("reasons", ("channel_id", "group_id", "reason"), "messages"), names),
+        "producers": named(producers, names),
+    }
+
+
+_SAMPLED = ("frames", "messages", "keyed", "value_bytes", "batch_bytes", "compressed_bytes", "malformed")
+
+
+def damage_row(damage: Damage) -> Row:
+    """A damaged range as `mq wal verify` shows it."""
+    offsets = [{name: getattr(loss, name) for name in loss.__slots__} for loss in damage.offsets]
+    return {name: getattr(damage, name) for name in damage.__slots__ if name != "offsets"} | {"offsets": offsets}
+
+
+def _latencies(spark: SparkSession, rows: DataFrame, digest: Digest) -> list[Row]:
+    acks = tables.table(rows, "acks")
+    steps: Steps[tuple[int, int, int]] = Steps()
+    for each in digest.open_commits():
+        key = (each["channel_id"], each["group_id"], each["partition"])
+        steps.add(key, each["start"], each["end"], each["time_us"])
+    opened = [(*key, stretch, packed) for key, stretch, packed in steps.take()]
+    if opened:
+        acks = acks.union(spark.createDataFrame(opened, _ACKS))
+    return _collect(tables.latencies(tables.table(rows, "publishes"), acks))
+
+
+def _collect(frame: DataFrame) -> list[Row]:
+    found: list[Row] = frame.toArrow().to_pylist()
+    return found
+
+
+def _percentiles(group: Row, latencies: list[Row]) -> Row:
+    where = (group["channel_id"], group["group_id"])
+    histogram = {row["bucket"]: row["messages"] for row in latencies if (row["channel_id"], row["group_id"]) == where}
+    names = {f"ack_{name}_us": share for name, share in PERCENTILES.items()}
+    return {name: percentile(histogram, share) if histogram else None for name, share in names.items()}
+
+
+def _behind(group: Row, lags: list[Row]) -> Row:
+    where = (group["channel_id"], group["group_id"])
+    series = [row["lag"] for row in lags if (row["channel_id"], row["group_id"]) == where]
+    return {"lag": series[-1] if series else None, "max_lag": max(series, default=None)}
+
+
+def _channels(partitions: list[Row], samples: list[Row], keys: list[Row], names: Names) -> list[Row]:
+    """What there is to say about each channel as a whole."""
+    sampled = {row["channel_id"]: row for row in samples}
+    top = {row["channel_id"]: row for row in keys if row["rank"] == 1}
+    channels: dict[int, Row] = {}
+    for row in partitions:
+        channel_id = row["channel_id"]
+        empty = {"partitions": 0, "messages": 0, "bytes": 0, "frames": 0, "dead_bytes": 0, "max_batch": 0}
+        times = {"min_us": row["min_us"], "max_us": row["max_us"]}
+        channel = channels.setdefault(channel_id, {"channel_id": channel_id, **empty, **times})
+        channel["partitions"] += 1
+        for name in ("messages", "bytes", "frames", "dead_bytes"):
+            channel[name] += row[name]
+        channel["max_batch"] = max(channel["max_batch"], row["max_batch"])
+        channel["min_us"] = min(channel["min_us"], row["min_us"])
+        channel["max_us"] = max(channel["max_us"], row["max_us"])
+    for channel_id, channel in channels.items():
+        looked, key = sampled.get(channel_id), top.get(channel_id)
+        channel["is_deleted"] = channel_id in names.deleted
+        channel["sampled_messages"] = looked["messages"] if looked else 0
+        channel["mean_size"] = looked["value_bytes"] / looked["messages"] if looked and looked["messages"] else None
+        channel["compression"] = (
+            looked["batch_bytes"] / looked["compressed_bytes"] if looked and looked["compressed_bytes"] else None
+        )
+        channel["keyed"] = looked["keyed"] / looked["messages"] if looked and looked["messages"] else None
+        channel["distinct_keys"] = key["distinct_keys"] if key else 0
+        channel["top_key_share"] = key["messages"] / key["keyed"] if key else None
+        is_replaced = channel_id in names.keeps_latest and key is not None
+        channel["replaced"] = key["keyed"] - key["distinct_keys"] if is_replaced and key else None
+    return named(channels.values(), names)

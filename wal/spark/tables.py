@@ -1,0 +1,78 @@
+"""Steps of an audit over the rows of segments, DataFrame in, DataFrame out: what grows with messages, keys or acks.
+
+Everything else about a segment is small and is put together by `wal.spark.digest` without Spark.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import IntegerType, LongType, MapType
+
+from wal.spark.steps import latencies as _latencies
+
+_GROUP = ("channel_id", "group_id", "partition")
+TOP_KEYS = 20  # of each channel
+MOST_PRODUCERS = 10_000
+
+
+def table(rows: DataFrame, name: str) -> DataFrame:
+    """One of the lists in the rows as a table of its own."""
+    return rows.select(F.inline(name))
+
+
+def keys(found: DataFrame) -> DataFrame:
+    """The most frequent keys of each channel, with how many different ones and how many keyed messages it has."""
+    counted = found.groupBy("channel_id", "key").agg(F.sum("messages").alias("messages"))
+    channel = Window.partitionBy("channel_id")
+    first = channel.orderBy(F.desc("messages"), "key")
+    return (
+        counted.withColumn("distinct_keys", F.count(F.lit(1)).over(channel))
+        .withColumn("keyed", F.sum("messages").over(channel))
+        .withColumn("rank", F.row_number().over(first))
+        .where(F.col("rank") <= TOP_KEYS)
+        .orderBy("channel_id", "rank")
+    )
+
+
+def producers(ranges: DataFrame) -> DataFrame:
+    """First and last sequence of each producer, and how many in between are not there; the worst first."""
+    one = Window.partitionBy("channel_id", "producer").orderBy("first", "last")
+    before = one.rowsBetween(Window.unboundedPreceding, -1)
+    hole = F.col("first") - F.coalesce(F.max("last").over(before), F.col("first") - 1) - 1
+    return (
+        ranges.withColumn("hole", F.greatest(hole, F.lit(0)))
+        .groupBy("channel_id", "producer")
+        .agg(
+            F.min("first").alias("first_sequence"),
+            F.max("last").alias("last_sequence"),
+            F.sum((F.col("hole") > 0).cast("long")).alias("gaps"),
+            F.sum("hole").alias("missing"),
+        )
+        .orderBy(F.desc("missing"), "channel_id", "producer")
+        .limit(MOST_PRODUCERS)
+    )
+
+
+def latencies(publishes: DataFrame, acks: DataFrame) -> DataFrame:
+    """Histograms of the time from publish to ack of each group: bucket, messages.
+
+    The steps of one stretch of a partition come together from all segments; no task ever holds more than that.
+    """
+    stretch = ["channel_id", "partition", "stretch"]
+    published = publishes.groupBy(*stretch).agg(F.collect_list("steps").alias("published"))
+    acked = acks.groupBy(*stretch, "group_id").agg(F.collect_list("steps").alias("acked"))
+    # Pickled rows: the one that goes by Arrow needs pandas, and these are few and large.
+    histogram = F.udf(_latencies, MapType(IntegerType(), LongType()), useArrow=False)
+    return (
+        acked.join(published, stretch)
+        .select(*_GROUP, F.explode(histogram("published", "acked")).alias("bucket", "messages"))
+        .groupBy("channel_id", "group_id", "bucket")
+        .agg(F.sum("messages").alias("messages"))
+        .orderBy("channel_id", "group_id", "bucket")
+    )
+
+
+def has_any(name: str) -> Column:
+    """How many rows a list has."""
+    return F.size(name).alias(name)
