@@ -12,40 +12,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from smalllog import grow, make_log, open_here
 from walsample import published
 
 from wal.disk import DirectDisk
 from wal.errors import CorruptSegment
-from wal.filelog import FileLog, Options
 from wal.frame import Frame
 from wal.manifest import read_manifest, swap_manifest
-from wal.record import ChannelCreated
 from wal.segment import SEGMENT_HEADER_BYTES, Gap
 from wal.spark.listing import NotALog, Segment, SegmentGone, open_bytes, replacements, visible
 from wal.spark.scan import frames, read
 from wal.verify import verify
-
-SMALL = Options(segment_bytes=2 << 10, snapshot_bytes=1 << 10, soft_free_bytes=0)
-
-
-def grow(log: FileLog, count: int, base: int = 0) -> None:
-    """So many publishes, each durable before the next."""
-    for offset in range(base, base + count):
-        log.append([published(offset, b"content %d" % offset)])
-        log.pump()
-
-
-def open_here(directory: Path) -> FileLog:
-    return FileLog.open(directory, SMALL, is_threaded=False)
-
-
-def make_log(directory: Path, count: int = 60) -> Path:
-    """A log that was closed in good order, with several sealed segments and an active one."""
-    log = open_here(directory)
-    log.append([ChannelCreated(channel_id=1, name="orders", partitions=1)])
-    grow(log, count)
-    log.close()
-    return directory
 
 
 @pytest.fixture(scope="module")
