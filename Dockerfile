@@ -15,6 +15,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY mq mq
 COPY wal wal
+COPY pyspark_mqwal pyspark_mqwal
 RUN pip wheel --wheel-dir /wheels .
 RUN python -m venv --without-pip /opt/mq \
     && pip --python /opt/mq/bin/python install --no-index --find-links /wheels mq-broker

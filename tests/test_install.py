@@ -154,7 +154,7 @@ def test_wheel_and_sdist_are_built_and_the_wheel_has_everything(image: Path, tmp
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [f"mq_broker-{mq.__version__}-py3-none-any.whl", f"mq_broker-{mq.__version__}.tar.gz"]
     (installed,) = (image / "opt/mq/lib").glob("python*/site-packages")
-    for package in ("mq", "wal"):
+    for package in ("mq", "pyspark_mqwal", "wal"):
         shipped = {path.relative_to(installed) for path in (installed / package).rglob("*") if is_shipped(path)}
         sources = {path.relative_to(image / "src") for path in (image / "src" / package).rglob("*") if is_shipped(path)}
         assert shipped == sources

@@ -1,13 +1,16 @@
 """kombu on mq: queues, acks, prefetch, fan-out, and what happens to messages that nobody acked."""
 
+import inspect
 from collections.abc import Iterator
+from pathlib import Path
 
 import kombu
 import pytest
 
 import mq
 import mq.contrib.kombu
-from mq.contrib.kombu import GROUP, channel_of
+from mq.contrib.kombu import GROUP, Channel, channel_of
+from mq.contrib.taskiq import MqBroker
 
 TASKS = kombu.Queue("tasks", kombu.Exchange("tasks", type="direct"), routing_key="tasks")
 
@@ -150,3 +153,10 @@ def test_every_name_of_a_queue_is_a_name_of_a_channel() -> None:
     assert channel_of("celery") == "kombu.celery"
     assert channel_of("celery@host.celery.pidbox") == "kombu.celery_40host.celery.pidbox"
     assert channel_of("a_b") != channel_of("a@b")
+
+
+def test_the_page_names_every_option(root: Path) -> None:
+    page = (root / "docs" / "integrations.md").read_text()
+    own = set(Channel.from_transport_options) - set(kombu.transport.virtual.Channel.from_transport_options)
+    for name in [*inspect.signature(MqBroker).parameters, *own, "address"]:
+        assert f"`{name}`" in page, name

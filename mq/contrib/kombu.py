@@ -44,7 +44,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
 
     def ack(self, delivery_tag: str) -> None:
         self.channel.take_lease(delivery_tag).ack()
-        super().ack(delivery_tag)
+        self._settled(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         leased = self.channel.take_lease(delivery_tag)
@@ -52,7 +52,11 @@ class QoS(virtual.QoS):  # type: ignore[misc]
             leased.nack(delay_ms=0)
         else:
             leased.reject("rejected by the consumer")
+        self._settled(delivery_tag)
+
+    def _settled(self, delivery_tag: str) -> None:
         super().ack(delivery_tag)
+        self.channel.ask()  # there is room now, and whoever waits in drain_events may wait for long
 
     def restore_unacked(self) -> list[Any]:
         self._flush()
@@ -78,7 +82,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         assert connection.mq_client is not None
         self._client = connection.mq_client
         self._pullers: dict[str, Puller | Listener] = {}
-        self._ended: list[Puller | Listener] = []  # cancelled; what they gave may still be acked
+        self._ended: list[tuple[str, Puller | Listener]] = []  # cancelled; what they gave may still be acked
         self._getters: dict[str, Consumer] = {}
         self._leased: dict[str, Message] = {}
         self._no_ack: set[str] = set()
@@ -121,6 +125,10 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         return self._client.purge_channel(self._make(queue))
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        for of_queue, puller in [*self._pullers.items(), *self._ended]:
+            if of_queue == queue:
+                puller.close()
+        self._pullers.pop(queue, None)
         self.connection.made.discard(channel_of(queue))
         with suppress(ChannelNotFound):
             self._client.delete_channel(channel_of(queue))
@@ -178,15 +186,17 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         super().basic_cancel(consumer_tag)
         if queue is not None and queue not in self._active_queues:
             self._no_ack.discard(queue)
-            puller = self._pullers.pop(queue)
-            puller.cancel()
-            self._ended.append(puller)
+            if puller := self._pullers.pop(queue, None):
+                puller.cancel()
+                self._ended.append((queue, puller))
 
     def ask(self) -> None:
-        """Let the pullers fetch as much as the prefetch count leaves room for."""
+        """Let the pullers fetch as much as the prefetch count leaves room for. Any thread may call this."""
+        if not self.connection.arrived.empty():
+            return  # what is there comes first, and more would be beyond the prefetch count
         room = self.qos.can_consume_max_estimate()
         share = MOST_AT_ONCE if room is None else -(-room // max(1, len(self._pullers)))
-        for queue, puller in self._pullers.items():
+        for queue, puller in list(self._pullers.items()):
             if queue in self._no_ack:
                 puller.ask(MOST_AT_ONCE)
             elif share:
@@ -234,8 +244,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         if self.closed:
             return
         super().close()  # cancels the consumers
-        for each in self._ended:
-            each.close()
+        for _, puller in self._ended:
+            puller.close()
         for consumer in self._getters.values():
             consumer.close(CLOSE_SECONDS)
 
@@ -274,9 +284,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver what comes first, within a time. Raises TimeoutError."""
-        if self.arrived.empty():  # else there is enough, and more would be beyond the prefetch count
-            for channel in list(self.channels):
-                channel.ask()
+        for channel in list(self.channels):
+            channel.ask()
         try:
             channel, queue, message = self.arrived.get(timeout=timeout)
         except Empty:

@@ -29,14 +29,17 @@ class Puller:
         self._give = give
         self._asks: SimpleQueue[int] = SimpleQueue()  # 0 ends
         self._is_asked = self._is_cancelled = False
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="mq-puller", daemon=True)
         self._thread.start()
 
     def ask(self, count: int) -> None:
         """Fetch up to so many; nothing, where the last ask is not fulfilled yet."""
-        if not self._is_asked:
+        with self._lock:
+            if self._is_asked:
+                return
             self._is_asked = True
-            self._asks.put(count)
+        self._asks.put(count)
 
     def cancel(self) -> None:
         """Fetch no more. What was given may still be acked."""
