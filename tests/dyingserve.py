@@ -15,7 +15,7 @@ from typing import Any
 from mq.cli import main
 from wal.disk import DirectDisk
 
-STEPS = ("create", "write", "allocate", "truncate", "sync", "rename", "unlink", "sync_directory")
+STEPS = ("create", "write", "allocate", "truncate", "sync", "rename", "link", "unlink", "sync_directory")
 
 
 class Fuse:

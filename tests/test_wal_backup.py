@@ -22,12 +22,14 @@ from wal.filelog import FileLog
 from wal.frame import Frame
 from wal.manifest import MANIFEST, read_manifest
 from wal.options import Options
+from wal.record import ChannelSnapshot, Published, SnapshotBegin, SnapshotEnd
 from wal.restore import back_up_stopped, restore
 from wal.verify import verify
 
 TARGET = "/backups/nightly"
 RESTORED = "/restored/log"
 Content = list[tuple[int, bytes]]
+ROUNDS = 6
 
 
 def nothing(*_: object) -> None:
@@ -509,6 +511,70 @@ def test_what_a_backup_still_has_to_take_is_not_unlinked(running: FileLog, tmp_p
 
 def refuse_to_link(disk: DirectDisk, old: str, new: str) -> None:
     raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+
+class Horizon:
+    """The cleaner's orders: of channel 1 everything before an offset may go, channel 2 stays."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def start_of(self, channel_id: int, partition: int) -> int:
+        return self.start if channel_id == 1 else 0
+
+    def needs(self, record: object) -> bool:
+        if not isinstance(record, Published):
+            return False
+        return record.channel_id == 2 or record.base_offset + record.count > self.start
+
+
+@pytest.mark.parametrize("is_linked", [True, False], ids=["linked", "copied"])
+def test_backups_beside_writers_and_the_cleaner_lack_nothing_that_is_needed(
+    running: FileLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_linked: bool
+):
+    if not is_linked:
+        monkeypatch.setattr(DirectDisk, "link", refuse_to_link)
+    appended = cleaned = 0
+    freed = 0
+
+    def write() -> None:
+        nonlocal appended
+        for _ in range(300):
+            running.append([published(appended, b"x" * 1000), published(appended, b"y", channel=2)])
+            appended += 1
+        begin = running.append([SnapshotBegin(channel_ids=[1, 2])])
+        running.append(
+            [ChannelSnapshot(channel_id=1), ChannelSnapshot(channel_id=2), SnapshotEnd(begin_sequence=begin)]
+        )
+
+    async def clean() -> None:
+        nonlocal cleaned, freed
+        while appended < ROUNDS * 300:
+            cleaned = max(cleaned, appended - 100)
+            freed += await running.clean(Horizon(cleaned), 1 << 20)
+
+    async def back_up_all() -> None:
+        for number in range(ROUNDS):
+            await asyncio.to_thread(write)
+            expected = appended
+            made = await running.back_up(str(tmp_path / "backup"))
+            first = cleaned
+            assert made.last_sequence == running.last_sequence
+            directory = str(tmp_path / f"restored-{number}")
+            report = await asyncio.to_thread(restore, str(tmp_path / "backup"), directory)
+            assert report.is_intact, report.damage
+            found = FileLog.open(directory, Options(segment_bytes=1 << 16, snapshot_bytes=1 << 16, soft_free_bytes=0))
+            slow = await found.read(2, 0, 0, 1 << 30)
+            assert [each.base_offset for each in slow] == list(range(expected))
+            fast = await found.read(1, 0, first, 1 << 30)
+            assert [each.base_offset for each in fast] == list(range(first, expected))
+            found.close()
+
+    async def all_at_once() -> None:
+        await asyncio.gather(back_up_all(), clean())
+
+    asyncio.run(all_at_once())
+    assert freed > 1 << 20
 
 
 def test_one_backup_of_a_log_at_a_time(running: FileLog, tmp_path: Path):

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dlq": ("mq.cli.dlq:dlq", "look after dead-letter channels"),
     "wal": ("mq.cli.wal:wal", "list, verify, dump and repair a log"),
     "spark": ("mq.cli.spark:spark", "audit, compact, export and replay a log with Spark"),
+    "backup": ("mq.cli.backup:backup", "make, verify and restore backups of a log"),
     "server": ("mq.cli.server:server", "ask a broker how it is"),
     "bench": ("mq.cli.bench:bench", "measure a broker"),
     "top": ("mq.cli.top:top", "watch channels and groups"),

@@ -35,17 +35,20 @@ def explain(error: Exception) -> NoReturn:
     if isinstance(error, MqError):
         say(str(error))
         sys.exit(_CODES.get(error.status, FAILED))
-    from wal.errors import LogLocked, WalError
+    from wal.errors import BackupRefused, LogLocked, WalError
 
     if isinstance(error, WalError):
         say(str(error))
-        sys.exit(CONFLICT if isinstance(error, LogLocked) else FAILED)
+        sys.exit(CONFLICT if isinstance(error, LogLocked | BackupRefused) else FAILED)
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         say(f"{error.filename}: {error.strerror}")
         sys.exit(NOT_FOUND)
     if isinstance(error, PermissionError):
         say(f"{error.filename}: {error.strerror}")
         sys.exit(DENIED)
+    if isinstance(error, OSError) and error.strerror:
+        say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+        sys.exit(FAILED)
     raise error
 
 

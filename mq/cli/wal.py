@@ -14,6 +14,7 @@ from mq.cli import output as out
 from mq.cli.failure import CONFLICT, say
 from mq.cli.option import F, confirm, connect, force_option, output_option, server_option
 from mq.cli.progress import progress
+from mq.cli.report import show_report
 from wal.chain import walk_chain
 from wal.disk import DirectDisk
 from wal.frame import Frame
@@ -74,36 +75,9 @@ def verify(directory: Path, output: str) -> None:
 
     with progress("verifying") as advance:
         report = verify_log(str(directory), progress=advance)
-    damage = [
-        {
-            "segment": each.segment,
-            "position": each.position,
-            "end": each.end,
-            "first_sequence": each.first_sequence,
-            "last_sequence": each.last_sequence,
-            "reason": each.reason,
-            "offsets": [
-                {"channel_id": loss.channel_id, "partition": loss.partition, "start": loss.start, "end": loss.end}
-                for loss in each.offsets
-            ],
-        }
-        for each in report.damage
-    ]
-    fields: dict[str, Any] = {
-        "log": str(report.log_uuid),
-        "segments": report.segments,
-        "frames": report.frames,
-        "messages": report.messages,
-        "bytes": report.bytes,
-        "torn_bytes": report.torn_bytes,
-        "intact": report.is_intact,
-    }
-    out.show_one(fields, output, {**fields, "damage": damage} if output != "table" else None)
-    if damage and output == "table":
-        click.echo()
-        out.show_table(damage, ["segment", "position", "end", "first_sequence", "last_sequence", "reason"])
-    if damage:
-        say(f"{len(damage)} damaged ranges; mq wal repair puts them aside, on a stopped log")
+    show_report(report, output)
+    if report.damage:
+        say(f"{len(report.damage)} damaged ranges; mq wal repair puts them aside, on a stopped log")
     sys.exit(0 if report.is_intact else 1)
 
 
