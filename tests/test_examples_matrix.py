@@ -6,12 +6,25 @@ tools are missing, or whose registry is out of reach, is skipped and named; a bu
 
 from __future__ import annotations
 
+import re
+import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from exampleprograms import BATCH_SIZE, COMPAT, COUNT, LANGUAGES, Program, build_all, published_lines, pulled_lines
+from exampleprograms import (
+    BATCH_SIZE,
+    COMPAT,
+    COUNT,
+    LANGUAGES,
+    PYTHON,
+    Program,
+    build_all,
+    published_lines,
+    pulled_lines,
+)
 from process import wait_until
 
 import mq
@@ -197,3 +210,40 @@ def test_clients_of_the_first_broker_are_told_of_a_missing_channel(start: Starte
     code, output, errors = start(name, "subscriber", compat=True, CHANNEL="nobody-made-it").wait()
     assert (code, output) == (1, "")
     assert "there is no channel 'nobody-made-it'" in errors
+
+
+# ---------------------------------------------------------------- building
+
+
+def test_make_examples_says_loudly_what_it_leaves_out(root: Path, tmp_path: Path) -> None:
+    make = shutil.which("make")
+    assert make
+    (tmp_path / "make").symlink_to(make)
+    command = ["make", "--dry-run", "--no-print-directory", f"PYTHON={PYTHON}", "examples"]
+    answer = subprocess.run(command, cwd=root, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert answer.stderr.splitlines() == [
+        f"SKIPPED examples/{name}: there is no {LANGUAGES[name].tool} here" for name in ("go", "node", "java", "rust")
+    ]
+    assert "cd examples/python" in answer.stdout
+
+
+def test_no_lock_file_names_a_mirror(root: Path) -> None:
+    """Who builds elsewhere takes the same versions from wherever their own tools are told to."""
+    node = (root / "examples" / "node" / "package-lock.json").read_text()
+    assert '"integrity"' in node
+    assert '"resolved"' not in node
+    rust = (root / "examples" / "rust" / "Cargo.lock").read_text()
+    assert set(re.findall(r'source = "(.*)"', rust)) == {"registry+https://github.com/rust-lang/crates.io-index"}
+
+
+def test_the_table_of_variables_names_what_the_examples_read(root: Path) -> None:
+    told = set(re.findall(r"^\| ([A-Z_]+) \|", (root / "examples" / "README.md").read_text(), re.MULTILINE))
+    for source in (
+        "python/scenario.py",
+        "go/scenario/scenario.go",
+        "node/src/scenario.ts",
+        "java/src/main/java/example/mq/Settings.java",
+        "rust/src/lib.rs",
+    ):
+        read = set(re.findall(r"[\"']((?!SIG)[A-Z]+(?:_[A-Z]+)*)[\"']", (root / "examples" / source).read_text()))
+        assert read == told, source
