@@ -2,8 +2,9 @@
 
 from itertools import pairwise
 
+import pytest
 from handbroker import batch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mq import snapshot
@@ -22,8 +23,15 @@ from wal.pb.wal_pb2 import BatchMessage, ChannelSettings, Published
 ranges = st.tuples(st.integers(0, 30), st.integers(0, 30))
 
 
+@pytest.fixture(params=[1, 2, 512], ids="blocks of {}".format)
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones, so that few ranges are many blocks."""
+    monkeypatch.setattr("mq.ranges.BLOCK", request.param)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.booleans(), ranges)), ranges)
-def test_a_range_set_is_a_set(steps, probe) -> None:
+def test_a_range_set_is_a_set(block, steps, probe) -> None:
     kept, plain = RangeSet(), set()
     for is_add, (start, end) in steps:
         wanted = set(range(start, end))
@@ -35,6 +43,8 @@ def test_a_range_set_is_a_set(steps, probe) -> None:
             plain -= wanted
         assert {offset for at in kept for offset in range(*at)} == plain
         found = list(kept)
+        assert (len(kept), bool(kept)) == (len(found), bool(plain))
+        assert kept == RangeSet(found)
         assert all(left[1] < right[0] for left, right in pairwise(found))
     start, end = probe
     wanted = set(range(start, end))
