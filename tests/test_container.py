@@ -206,3 +206,15 @@ def test_make_wraps_compose(root: Path, goal: str) -> None:
     program = ["make", "--no-print-directory", "--silent", goal, "COMPOSE=echo compose"]
     answer = subprocess.run(program, cwd=root, capture_output=True, text=True, check=True)
     assert re.fullmatch(rf"compose (--profile spark )?{goal}\b.*\n", answer.stdout)
+
+
+def test_the_page_tells_what_the_files_say(root: Path, compose: dict[str, Any], text: str) -> None:
+    page = (root / "docs" / "deploy.md").read_text()
+    stages = stages_of(text)
+    assert f"| user | {last(stages, 'broker', 'USER')};" in page
+    assert "| ports | {} gRPC, {} the wire;".format(*last(stages, "broker", "EXPOSE").split()) in page
+    assert f"| health | `{' '.join(health_command(stages, 'broker')[:4])}`" in page
+    profiles = {profile for service in compose["services"].values() for profile in service.get("profiles", ())}
+    assert set(re.findall(r"--profile (\w+)", page)) == profiles
+    goals = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)", page)) <= goals
