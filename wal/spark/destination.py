@@ -95,7 +95,7 @@ class Destination:
         except OSError:
             os.close(self._lock)
             raise LogLocked(f"another export is writing to {self.root}") from None
-        self.last = self._last_commit()
+        self.last = last_commit(self.journal)
         if self.last is not None:
             self._put_in_place(self.last)
         shutil.rmtree(self.journal / "staging", ignore_errors=True)
@@ -142,7 +142,7 @@ class Destination:
         """Make the commit's files part of the export."""
         commit = replace(commit, number=self.last.number + 1 if self.last else 1, staging=staging.name)
         _sync(staging)
-        _write(self._commit_path(commit.number), asdict(commit))
+        _write(_commit_path(self.journal, commit.number), asdict(commit))
         self.last = commit
         self._put_in_place(commit)
         return commit
@@ -162,16 +162,24 @@ class Destination:
             _sync(folder)
         shutil.rmtree(staging)
 
-    def _last_commit(self) -> Commit | None:
-        numbers = [int(path.stem) for path in (self.journal / "commits").glob("*.json")]
-        if not numbers:
-            return None
-        told = json.loads(self._commit_path(max(numbers)).read_text())
-        files = tuple(PartFile(**each) for each in told.pop("files"))
-        return Commit(**{**told, "files": files, "damage": tuple(told["damage"])})
 
-    def _commit_path(self, number: int) -> Path:
-        return self.journal / "commits" / f"{number:08d}.json"
+def exported_through(out: str | Path) -> int:
+    """The last sequence that an export holds, without opening it; 0: there is none."""
+    last = last_commit(Path(out) / JOURNAL)
+    return last.through if last else 0
+
+
+def last_commit(journal: Path) -> Commit | None:
+    numbers = [int(path.stem) for path in (journal / "commits").glob("*.json")]
+    if not numbers:
+        return None
+    told = json.loads(_commit_path(journal, max(numbers)).read_text())
+    files = tuple(PartFile(**each) for each in told.pop("files"))
+    return Commit(**{**told, "files": files, "damage": tuple(told["damage"])})
+
+
+def _commit_path(journal: Path, number: int) -> Path:
+    return journal / "commits" / f"{number:08d}.json"
 
 
 def folder_of(channel: str, date: str) -> str:

@@ -17,21 +17,22 @@ from uuid import uuid4
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
-from wal.errors import WalError
 from wal.frame import Frame
 from wal.pb import wal_pb2 as pb
 from wal.record import Atomic, ChannelCreated, ChannelSnapshot, Unknown, decode, items_of
 from wal.segment import Gap
 from wal.spark.catalog import Catalog, catalog_of
 from wal.spark.destination import SCHEMA_FILE, Commit, Destination, Kind, PartFile, folder_of
-from wal.spark.jsontype import CORRUPT, Typer, inferred
-from wal.spark.listing import Segment, SegmentGone, manifest_of, replacements, visible
+from wal.spark.jsontype import CORRUPT, BadSchema, Typer, inferred
+from wal.spark.listing import Segment, manifest_of, visible
 from wal.spark.partfiles import PartFiles, Staged, by_channel_and_day, write_empty
 from wal.spark.progress import run as with_progress
 from wal.spark.rows import MESSAGES, Damage, Selection, messages
-from wal.spark.scan import read
+from wal.spark.source import Slice, present
 
 COLUMNS = (
     "key", "value", "headers", "partition", "offset", "timestamp", "sequence",
@@ -43,7 +44,6 @@ SAMPLE_MESSAGES = 10_000  # that a schema is guessed from
 SPAN_BYTES = 256 << 20  # of log that one task reads at most, where one segment has less
 _TASKS_PER_CORE = 3  # so that the last one to end does not keep the others waiting for long
 _ROUND_TASKS_PER_CORE = 16  # what a crash costs at most
-_LOOKS = 5  # at a log that is rewritten while it is read
 _NAMING = frozenset({pb.CHANNEL_CREATED, pb.CHANNEL_SNAPSHOT, pb.ATOMIC})
 
 
@@ -98,7 +98,7 @@ def pending(root: str, after: int, *, sealed_only: bool = False) -> list[Segment
 
 
 def export(
-    spark: SparkSession,
+    spark: SparkSession | Callable[[], SparkSession],
     root: str,
     out: str,
     *,
@@ -110,6 +110,7 @@ def export(
 ) -> Result:
     """Add to the export in `out` what came into the log at `root` since the last time.
 
+    `spark` may be what makes a session: it is asked only where there is something to export.
     `json_schema` is a schema as Spark writes it in JSON, or INFER: guess one the first time, and keep it.
     Raises ExportRefused where `out` is another export, LogLocked where one is running, NotALog, BadSchema, OSError.
     """
@@ -119,9 +120,12 @@ def export(
         segments = pending(root, destination.through, sealed_only=sealed_only)
         if segments and destination.kind() is None:
             _begin(destination, segments, wanted)
+        if not segments:
+            return Result((), destination.through, 0)
+        spark = spark() if callable(spark) else spark
         cores = spark.sparkContext.defaultParallelism
         spans = plan(segments, destination.through, cores)
-        missed = max(0, spans[0].segments[0].first_sequence - destination.through - 1) if spans else 0
+        missed = max(0, spans[0].segments[0].first_sequence - destination.through - 1)
         commits = []
         for start in range(0, len(spans), _ROUND_TASKS_PER_CORE * cores):
             chunk = spans[start : start + _ROUND_TASKS_PER_CORE * cores]
@@ -168,6 +172,14 @@ def _begin(destination: Destination, segments: list[Segment], wanted: Kind) -> N
     write_empty(draft, file_schema(wanted.json_schema))
     draft.replace(path)
     destination.begin(wanted)
+
+
+def schema_of_ddl(text: str) -> Any:
+    """A schema in Spark's language of tables, as JSON. Raises BadSchema; needs a session."""
+    try:
+        return StructType.fromDDL(text).jsonValue()
+    except PySparkException as error:
+        raise BadSchema(f"that is no schema: {error.getMessage() or error}".splitlines()[0]) from None
 
 
 def file_schema(json_schema: Any) -> pa.Schema:
@@ -265,22 +277,9 @@ def typed(batch: pa.RecordBatch, typer: Typer | None, schema: pa.Schema) -> pa.R
 
 def frames_between(segment: Segment, after: int, through: int) -> Iterator[Frame | Gap]:
     """The frames of a segment in a range of sequences; from what replaced it where it was rewritten meanwhile."""
-    after = max(after, segment.first_sequence - 1)
-    through = min(through, segment.last_sequence)
-    present = [segment]
-    for _ in range(_LOOKS):
-        try:
-            for each in present:
-                for item in read(each):
-                    last = item.sequence if isinstance(item, Frame) else item.last_sequence
-                    first = item.sequence if isinstance(item, Frame) else item.first_sequence
-                    if last > after and first <= through:
-                        after = last
-                        yield item
-            return
-        except SegmentGone:  # raised when a file is opened, so nothing of it was seen
-            present = [each for each in replacements(segment) if each.last_sequence > after]
-    raise WalError(f"{segment.root} is rewritten faster than it can be read")
+    first, last = max(after + 1, segment.first_sequence), min(through, segment.last_sequence)
+    for _, items in present(Slice(segment, first, last)):
+        yield from items
 
 
 def _naming(items: Iterable[Frame | Gap], names: dict[int, str]) -> Iterator[Frame | Gap]:
