@@ -218,6 +218,16 @@ def test_two_backups_into_one_directory_at_a_time_are_refused():
     owner.disk.close(lock)
 
 
+def test_a_backup_that_is_being_written_is_not_restored():
+    owner = an_owner()
+    take(owner)
+    lock = owner.disk.lock(f"{TARGET}/LOCK")
+    with pytest.raises(LogLocked):
+        restore(TARGET, RESTORED, disk=owner.disk)
+    owner.disk.close(lock)
+    assert restore(TARGET, RESTORED, disk=owner.disk).is_intact
+
+
 def test_a_backup_is_no_log_to_write_to():
     owner = an_owner()
     take(owner)

@@ -316,9 +316,8 @@ def _check_owner(disk: Disk, target: str, uuid: UUID) -> None:
     except FileNotFoundError:
         return
     if MARKER not in names:
-        strange = set(names) - {LOCK, MARKER + UNFINISHED, "lost+found"}
-        if strange:
-            raise BackupRefused(f"{target} is not empty and holds no backup: {min(strange)} is in it")
+        if set(names) - {LOCK, MARKER + UNFINISHED, "lost+found"}:
+            raise BackupRefused(f"{target} is not empty and holds no backup")
     elif str(uuid) not in read_file(disk, os.path.join(target, MARKER)).decode("ascii", "replace"):
         raise BackupRefused(f"{target} holds the backup of another log")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from uuid import UUID
 
@@ -83,8 +83,10 @@ def restore(
     strange = set(disk.list(directory)) - {"lost+found"}
     if strange:
         raise BackupRefused(f"{directory} is not empty: {min(strange)} is in it")
-    lock = disk.lock(os.path.join(directory, LOCK))
-    try:
+    with ExitStack() as stack:
+        with suppress(OSError):  # a backup that can only be read is not written to by others either
+            stack.callback(disk.close, disk.lock(os.path.join(backup, LOCK)))
+        stack.callback(disk.close, disk.lock(os.path.join(directory, LOCK)))
         write_file(disk, os.path.join(directory, MARKER), b"mq log, not yet restored\n")
         disk.sync_directory(directory)
         restored = replace(manifest, log_uuid=UUID(bytes=random(16), version=4), edition=0)
@@ -101,8 +103,6 @@ def restore(
         disk.unlink(os.path.join(directory, MARKER))
         disk.sync_directory(directory)
         return report
-    finally:
-        disk.close(lock)
 
 
 def _copy(disk: Disk, backup: str, directory: str, manifest: Manifest, progress: Progress) -> None:

@@ -9,8 +9,9 @@ import asyncio
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from loguru import logger
@@ -19,9 +20,11 @@ from wal.backup import Backup, Moment, back_up
 from wal.clean import Cleaner, Keep
 from wal.disk import Disk
 from wal.errors import BackupRefused, InstallRefused, LogClosed, LogFailed, WalError
+from wal.frame import Frame
 from wal.install import Approve, Installed, Judge, check, examine, place, take_back
 from wal.manifest import Manifest, SegmentEntry
 from wal.proposal import Proposal, read_offer, remove_offer
+from wal.segment import Gap, SegmentFile
 from wal.space import Space
 from wal.verify import Damage, Progress, verify_segment
 from wal.writer import Writer
@@ -206,10 +209,16 @@ class Upkeep:
                 raise LogClosed(f"{self._directory} is closing")
             progress(done, total)
 
+        def tail(segment: SegmentFile, live: SegmentEntry) -> Iterator[Frame | Gap]:
+            breath = Breath()
+            for item in moment.tail(segment, live):
+                yield item
+                breath()
+
         held = self._writer.held
         try:
             return back_up(
-                self._disk, self._directory, moment, target,
+                self._disk, self._directory, replace(moment, tail=tail), target,
                 random=self._random, progress=advance, taken=held.discard,
             )  # fmt: skip
         finally:
