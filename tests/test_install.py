@@ -68,7 +68,7 @@ class Container:
         given["WAL_DIR_PATH"] = str(self.data)
         self.environment = {**given, "HOME": "/nonexistent", **moved}
         self.user = [int(each) for each in last(stages, "broker", "USER").split(":")]
-        self.is_isolated = os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"]).returncode == 0
+        self.is_isolated = os.geteuid() == 0 and may_unshare()
         if self.is_isolated:
             os.chown(self.data, *self.user)
         self.cwd = image / "opt/mq"
@@ -89,6 +89,11 @@ class Container:
         process = self.start(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(program, process.returncode, out, err)
+
+
+def may_unshare() -> bool:
+    tool = shutil.which("unshare")
+    return tool is not None and subprocess.run([tool, "--mount", "true"], stderr=subprocess.DEVNULL).returncode == 0
 
 
 def free_pair() -> int:

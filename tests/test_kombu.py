@@ -6,11 +6,13 @@ from pathlib import Path
 
 import kombu
 import pytest
+from process import wait_until
 
 import mq
 import mq.contrib.kombu
 from mq.contrib.kombu import GROUP, Channel, channel_of
 from mq.contrib.taskiq import MqBroker
+from mq.testing import broker
 
 TASKS = kombu.Queue("tasks", kombu.Exchange("tasks", type="direct"), routing_key="tasks")
 
@@ -147,6 +149,37 @@ def test_a_message_for_a_topic_goes_to_the_queues_that_match(connection: kombu.C
 def test_a_broker_that_is_away_is_an_error_that_kombu_retries() -> None:
     with kombu.Connection("mq://127.0.0.1:9") as connection, pytest.raises(connection.connection_errors):
         connection.connect()
+
+
+def test_a_consumer_goes_on_where_the_broker_comes_back(tmp_path: Path) -> None:
+    with broker(tmp_path, LOG_LEVEL="ERROR") as first:
+        address, ports = str(first), {"SERVER_PORT": str(first.port), "SERVER_WIRE_PORT": first.rpartition(":")[2]}
+        connection = kombu.Connection(address)
+        publish(connection, "before")
+        found: list[kombu.Message] = []
+        consumer = connection.Consumer(TASKS, on_message=lambda message: (found.append(message), message.ack()))
+        consumer.consume()
+        connection.drain_events(timeout=10)
+        with mq.Client(address) as client:
+            wait_until(lambda: client.describe_group(channel_of("tasks"), GROUP).lag == 0)
+    with broker(tmp_path, LOG_LEVEL="ERROR", **ports):
+        with kombu.Connection(address) as other:
+            publish(other, "after")
+        connection.drain_events(timeout=20)
+        connection.close()
+    assert [message.payload for message in found] == ["before", "after"]
+
+
+def test_a_connection_can_be_closed_where_the_broker_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("mq.contrib.puller", "mq.contrib.kombu"):
+        monkeypatch.setattr(f"{module}.CLOSE_SECONDS", 0.2)
+    with broker(LOG_LEVEL="ERROR") as address:
+        connection = kombu.Connection(address)
+        publish(connection, "one", "two")
+        first, _ = receive(connection, 2)
+    first.ack()
+    connection.close()
+    assert not connection.connected
 
 
 def test_every_name_of_a_queue_is_a_name_of_a_channel() -> None:

@@ -247,7 +247,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         for _, puller in self._ended:
             puller.close()
         for consumer in self._getters.values():
-            consumer.close(CLOSE_SECONDS)
+            with suppress(MqError):
+                consumer.close(CLOSE_SECONDS)
 
 
 class Transport(virtual.Transport):  # type: ignore[misc]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 
 from mq.client.consumer import Consumer
@@ -47,9 +48,10 @@ class Puller:
         self._asks.put(0)
 
     def close(self) -> None:
-        """Send the acks, give back what is not acked."""
+        """Send the acks, give back what is not acked. Where the broker is away, all of it comes again."""
         self.cancel()
-        self._consumer.close(CLOSE_SECONDS)
+        with suppress(MqError):
+            self._consumer.close(CLOSE_SECONDS)
 
     def _run(self) -> None:
         while count := self._asks.get():
