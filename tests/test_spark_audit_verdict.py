@@ -15,7 +15,7 @@ from wal.frame import Frame
 from wal.manifest import read_manifest
 from wal.record import Damaged, Skipped, Unknown, atomic
 from wal.rewrite import Kept, rewrite
-from wal.spark.summary import record_batch, summarise
+from wal.spark.summary import packed, summarise, unpacked
 from wal.spark.verdict import verdict
 from wal.verify import Report, verify
 
@@ -35,7 +35,7 @@ def audited(disk: DictDisk, seed: int = 0) -> Report:
 
     def read(number, floors=None):
         *_, last = summarise(disk, DIRECTORY, manifest, number, manifest.segments[number], floors=floors)
-        return record_batch(last).to_pylist()[0]
+        return unpacked([packed(last)]).to_pylist()[0]
 
     return verdict(Report(DIRECTORY, manifest.log_uuid), manifest, map(read, numbers), read)
 

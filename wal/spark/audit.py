@@ -17,9 +17,10 @@ from wal.continuity import Damage
 from wal.manifest import Manifest
 from wal.spark import tables
 from wal.spark.auditsource import summaries
-from wal.spark.digest import LARGE, SMALL, Digest, Names, Row, named
+from wal.spark.digest import Digest, Names, Row, named
 from wal.spark.steps import Steps, percentile
-from wal.spark.verdict import again, chain_of, verdict
+from wal.spark.summary import LARGE, unpacked
+from wal.spark.verdict import COLUMNS, again, chain_of, verdict
 from wal.verify import Report
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
@@ -81,12 +82,12 @@ def audit(spark: SparkSession, root: str, *, is_deep: bool = False) -> Audit:
 
 
 def _fill(spark: SparkSession, root: str, manifest: Manifest, rows: DataFrame, found: Audit) -> None:
-    small = rows.select(*SMALL, *(tables.has_any(name) for name in LARGE)).toArrow()
-    sizes = {name: sum(small[name].to_pylist()) for name in LARGE}
+    read = rows.select("small", *(tables.size_of(name) for name in LARGE)).toArrow()
+    sizes = {name: sum(read[name].to_pylist()) for name in LARGE}
+    small = unpacked(each for each in read["small"].to_pylist() if each is not None)
     digest = Digest(small, manifest)
     names = digest.names
-    last = [row for row in small.to_pylist() if row["state"] is not None]
-    verdict(found.report, manifest, last, again(root, manifest))
+    verdict(found.report, manifest, small.select(COLUMNS).to_pylist(), again(root, manifest))
     partitions = digest.partitions()
     found.width_us, rates = digest.rates()
     found.savings = digest.savings(partitions)

@@ -20,9 +20,6 @@ from wal.spark.traffic import WIDTHS_US
 
 Row: TypeAlias = dict[str, Any]
 
-LARGE = ("publishes", "acks", "keys", "producers")  # the lists that grow with messages: Spark puts those together
-SMALL = (*SCALARS, *(name for name in TABLES if name not in LARGE))
-
 _PARTITION, _GROUP = ("channel_id", "partition"), ("channel_id", "group_id")
 
 
@@ -46,7 +43,8 @@ class Digest:
     """The rows of all segments, by table."""
 
     def __init__(self, rows: pa.Table, manifest: Manifest) -> None:
-        self._rows = rows.sort_by("number")
+        """`rows` as `wal.spark.summary.unpacked` gives them."""
+        self._rows = rows
         self._manifest = manifest
         self.names = self._names()
 
@@ -60,7 +58,7 @@ class Digest:
         return pa.table([*columns, numbers], names=[*fields, "segment_number"])
 
     def segments(self) -> list[Row]:
-        found: list[Row] = self._rows.filter(pc.is_valid(self._rows["state"])).select(list(SCALARS)).to_pylist()
+        found: list[Row] = self._rows.select(list(SCALARS)).to_pylist()
         return found
 
     def total(self, name: str, by: Sequence[str], *sums: str) -> list[Row]:

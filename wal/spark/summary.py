@@ -1,8 +1,8 @@
 """One segment, read once and boiled down to rows: what an audit needs of it, in a size that does not follow its bytes.
 
 Imports no pyspark: a worker calls this, and so may any process. A row describes a segment by lists, one for each table;
-a segment with very many keys, producers or acks has several rows, whose lists add up (`SCHEMA` is their form). What
-lists grow with the messages is handed on as it comes, so that memory is bounded for a segment of any size.
+a segment with very many keys, producers or acks has several rows, whose lists add up. What grows with the messages is
+handed on as it comes, so that memory is bounded for a segment of any size.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ TABLES: dict[str, pa.DataType] = {
     "sizes": _rows(**_CHANNEL, bits=_I32, messages=_I64),
     "keys": _rows(**_CHANNEL, key=pa.binary(), messages=_I64),
 }  # fmt: skip
-SCHEMA = pa.schema([*SCALARS.items(), *TABLES.items()])
+LARGE = ("publishes", "acks", "keys", "producers")  # the lists that grow with the messages: for Spark to put together
+SMALL = pa.schema([*SCALARS.items(), *((name, kind) for name, kind in TABLES.items() if name not in LARGE)])
+# A row as it travels: all that is small is one value, which Spark need not understand; null: more rows follow.
+SCHEMA = pa.schema([("number", _I32), ("small", pa.binary()), *((name, TABLES[name]) for name in LARGE)])
 _LOSS_FIELDS = ("channel_id", "partition", "start", "end")
 _FIELDS = {name: [field.name for field in kind.value_type] for name, kind in TABLES.items()}
 
@@ -122,7 +125,24 @@ def summarise(
 
 def record_batch(row: dict[str, Any]) -> pa.RecordBatch:
     """A row in the form that Spark takes."""
-    return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+    small = packed(row) if row["state"] is not None else None
+    told = {"number": row["number"], "small": small, **{name: row[name] for name in LARGE}}
+    return pa.RecordBatch.from_pylist([told], schema=SCHEMA)
+
+
+def packed(row: dict[str, Any]) -> bytes:
+    """All that is small about a segment."""
+    batch = pa.RecordBatch.from_pylist([{name: row[name] for name in SMALL.names}], schema=SMALL)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SMALL) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def unpacked(rows: Iterable[bytes]) -> pa.Table:
+    """What `packed` made of all segments, as one table in the order of the log."""
+    made = [pa.ipc.open_stream(each).read_all() for each in rows]
+    return pa.concat_tables([SMALL.empty_table(), *made]).sort_by("number")
 
 
 class Summary:

@@ -73,6 +73,6 @@ def latencies(publishes: DataFrame, acks: DataFrame) -> DataFrame:
     )
 
 
-def has_any(name: str) -> Column:
+def size_of(name: str) -> Column:
     """How many rows a list has."""
     return F.size(name).alias(name)

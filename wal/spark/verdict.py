@@ -20,7 +20,7 @@ from wal.verify import Report
 Row: TypeAlias = Mapping[str, Any]
 
 # The columns of a segment's last row that a verdict needs.
-COLUMNS = ("number", "segment", "state", "frames", "messages", "bytes", "torn_bytes", "runs", "findings")
+COLUMNS = ["number", "segment", "state", "frames", "messages", "bytes", "torn_bytes", "runs", "findings"]
 
 
 def chain_of(root: str) -> tuple[Manifest | None, Report]:
