@@ -6,6 +6,7 @@ tools are missing, or whose registry is out of reach, is skipped and named; a bu
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -18,6 +19,7 @@ from exampleprograms import (
     BATCH_SIZE,
     COMPAT,
     COUNT,
+    DEADLINE,
     LANGUAGES,
     PYTHON,
     Program,
@@ -210,6 +212,52 @@ def test_clients_of_the_first_broker_are_told_of_a_missing_channel(start: Starte
     code, output, errors = start(name, "subscriber", compat=True, CHANNEL="nobody-made-it").wait()
     assert (code, output) == (1, "")
     assert "there is no channel 'nobody-made-it'" in errors
+
+
+# ---------------------------------------------------------------- what the texts say
+
+
+def commands(readme: Path) -> str:
+    """The last block of commands: what to do once it is built and a broker runs."""
+    return re.findall(r"^```sh\n(.*?)^```", readme.read_text(), re.MULTILINE | re.DOTALL)[-1]
+
+
+def shell(root: Path, folder: Path, script: str, **variables: str) -> str:
+    path = f"{(root / PYTHON).parent}:{os.environ['PATH']}"
+    answer = subprocess.run(
+        ["bash", "-euc", script],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "BROKER_HOST": "127.0.0.1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE * 4,
+    )
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+@of_each_language
+def test_the_commands_of_a_readme_do_what_they_say(
+    root: Path, unbuilt: dict[str, str], running: Running, name: str
+) -> None:
+    if name in unbuilt:
+        pytest.skip(unbuilt[name])
+    folder = root / "examples" / name
+    variables = {"BROKER_PORT": str(running.port), "CHANNEL": f"readme-{name}"}
+    output = shell(root, folder, commands(folder / "README.md"), **variables)
+    assert output == published_lines(100) + pulled_lines(100)
+
+
+def test_the_commands_for_the_first_brokers_clients_do_what_they_say(
+    root: Path, unbuilt: dict[str, str], running: Running
+) -> None:
+    for name in COMPAT:
+        if name in unbuilt:
+            pytest.skip(unbuilt[name])
+    script = commands(root / "examples" / "compat" / "README.md")
+    output = shell(root, root, script, BROKER_PORT=str(running.port), CHANNEL="readme-compat").splitlines()
+    ends = [line for line in output if re.fullmatch(r"\d+ (published|received)", line)]
+    assert ends == ["100 published", "100 received"] * 2
 
 
 # ---------------------------------------------------------------- building
