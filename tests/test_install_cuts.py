@@ -111,11 +111,11 @@ def test_a_power_cut_at_any_step_of_an_install_leaves_the_old_set_or_the_new_one
     offer = offer_slow_only(log)
     rng = Random(11)
     states: list[ModelDisk] = []
-    disk.before = lambda kind, path: states.extend(disk.crash_states(rng, 4))
+    disk.before = lambda kind, path: states.extend(disk.crash_states(rng, 12))
     write_offer(disk, DIRECTORY, offer)
     asyncio.run(install(log))
     disk.before = None
-    states += disk.crash_states(rng, 4)
+    states += disk.crash_states(rng, 12)
     new = [entry.name(".wal") for entry in log.manifest.segments]
     fast_left = bases(log, FAST)
     assert len(fast_left) < len(all_fast) / 2
@@ -131,7 +131,7 @@ def test_a_power_cut_at_any_step_of_an_install_leaves_the_old_set_or_the_new_one
         assert set(new[:-1] if is_new else old[:-1]) <= set(names)
         assert bases(again, SLOW) == [0, 1, 2, 3, 4]
         assert bases(again, FAST) == (fast_left if is_new else all_fast)
-        assert is_new or at < len(states) - 4, "it was answered, and is gone"
+        assert is_new or at < len(states) - 12, "it was answered, and is gone"
         again.close()
         assert verify(DIRECTORY, disk=state).is_intact
     assert seen == {False, True}
