@@ -291,6 +291,18 @@ class Admin:
         """
         self._call(ADMIN + "RotateSegment", pb.RotateSegmentRequest().SerializeToString())
 
+    def install_segments(self, proposal: str) -> pb.InstallSegmentsResponse:
+        """Put the files that a compaction has staged in the place of others; `timeout` of the client must suffice.
+
+        Raises ProposalRefused where anything live would be lost, ProposalNotFound.
+
+        >>> client.install_segments("0123456789abcdef")
+        Traceback (most recent call last):
+        mq.errors.ProposalNotFound: there is no proposal 0123456789abcdef
+        """
+        asked = pb.InstallSegmentsRequest(proposal=proposal).SerializeToString()
+        return pb.InstallSegmentsResponse.FromString(self._call(ADMIN + "InstallSegments", asked))
+
     def create_backup(self, directory: str, on_progress: OnProgress | None = None) -> pb.BackupInfo:
         """Bring a backup in the broker's BACKUP_DIR to what is durable now; returns when it is complete.
 

@@ -220,6 +220,11 @@ class AsyncAdmin:
         """Seal the current file of the log, and begin the next."""
         await self._call(ADMIN + "RotateSegment", pb.RotateSegmentRequest().SerializeToString())
 
+    async def install_segments(self, proposal: str) -> pb.InstallSegmentsResponse:
+        """Put the files that a compaction has staged in the place of others; `timeout` of the client must suffice."""
+        asked = pb.InstallSegmentsRequest(proposal=proposal).SerializeToString()
+        return pb.InstallSegmentsResponse.FromString(await self._call(ADMIN + "InstallSegments", asked))
+
     async def create_backup(self, directory: str, on_progress: OnProgress | None = None) -> pb.BackupInfo:
         """Bring a backup in the broker's BACKUP_DIR to what is durable now; returns when it is complete."""
         return await backup.create_async(self._call, directory, on_progress)
