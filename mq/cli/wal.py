@@ -1,4 +1,4 @@
-"""`mq wal`: work on a log's directory, without a broker; `rotate` asks a running one."""
+"""`mq wal`: work on a log's directory, without a broker; `rotate` and `install` ask a running one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def directory_argument(command: F) -> F:
 
 @click.group(short_help="list, verify, dump and repair a log")
 def wal() -> None:
-    """Work on a log's directory (default ./data, or WAL_DIR_PATH). Only `rotate` needs a broker."""
+    """Work on a log's directory (default ./data, or WAL_DIR_PATH). `rotate` and `install` ask a broker."""
 
 
 @wal.command("ls", short_help="list the files of a log")
@@ -182,6 +182,39 @@ def repair(directory: Path, force: bool) -> None:
         say(f"{name} is rewritten")
     lost = sum(each.last_sequence - each.first_sequence + 1 for each in done.skipped)
     say(f"{lost:,} records are given up" if done.skipped else "nothing was damaged")
+
+
+@wal.command(short_help="put in place what a compaction proposes")
+@click.argument("proposal")
+@click.option("--offline", "directory", type=DIRECTORY, help="the log's directory, where no broker has it open")
+@server_option
+@output_option
+def install(proposal: str, directory: Path | None, server: str | None, output: str) -> None:
+    """Install the segments that `mq spark compact` has staged under the id PROPOSAL.
+
+    Every frame is read and compared first. Where anything would go that is live by now, because a group sought back, a
+    new one came or settings are others, it is refused and the log stays as it is.
+
+    \b
+    Example:
+      mq wal install 3f9ad20c81b7e465
+      mq wal install 3f9ad20c81b7e465 --offline ./data
+    """
+    from mq.cli.install import install_live, install_offline
+    from wal.errors import LogLocked
+
+    try:
+        (done,) = install_offline(str(directory), [proposal]) if directory else install_live(server, [proposal])
+    except LogLocked:
+        say(f"{directory} is in use: leave out --offline, or stop its broker first")
+        sys.exit(CONFLICT)
+    fields = {
+        "segments": ", ".join(done.segments),
+        "records": done.dropped_records,
+        "messages": done.dropped_messages,
+        "freed": done.bytes_before - done.bytes_after,
+    }
+    out.show_one(fields, output, out.as_dict(done) if output != "table" else None)
 
 
 @wal.command(short_help="begin the next file, on a running broker")

@@ -95,18 +95,25 @@ class Plan:
         return found
 
     @property
+    def _chosen(self) -> list[Survey]:
+        names = {segment.name for run in self.runs for segment in run}
+        return [each for each in self.surveys if each.name in names]
+
+    @property
     def freed_bytes(self) -> int:
-        chosen = {segment.name for run in self.runs for segment in run}
-        return sum(each.bytes - each.kept_bytes for each in self.surveys if each.name in chosen)
+        return sum(each.bytes - each.kept_bytes for each in self._chosen)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is written anew."""
+        return sum(each.kept_bytes for each in self._chosen)
 
     @property
     def dropped(self) -> Counter[Key]:
         """Messages that would go, by partition."""
-        chosen = {segment.name for run in self.runs for segment in run}
         total: Counter[Key] = Counter()
-        for each in self.surveys:
-            if each.name in chosen:
-                total.update(each.dropped)
+        for each in self._chosen:
+            total.update(each.dropped)
         return total
 
 
