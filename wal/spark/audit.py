@@ -18,7 +18,7 @@ from wal.manifest import Manifest
 from wal.spark import tables
 from wal.spark.auditsource import summaries
 from wal.spark.digest import Digest, Names, Row, named
-from wal.spark.steps import Steps, percentile
+from wal.spark.steps import Steps, middle_of, percentile
 from wal.spark.summary import LARGE, unpacked
 from wal.spark.verdict import COLUMNS, again, chain_of, verdict
 from wal.verify import Report
@@ -96,6 +96,8 @@ def _fill(spark: SparkSession, root: str, manifest: Manifest, rows: DataFrame, f
     keys = _collect(tables.keys(tables.table(rows, "keys"))) if sizes["keys"] else []
     producers = _collect(tables.producers(tables.table(rows, "producers"))) if sizes["producers"] else []
     latencies = _latencies(spark, rows, digest) if sizes["acks"] or digest.open_commits() else []
+    for row in latencies:
+        row["microseconds"] = middle_of(row["bucket"])
     samples = digest.total("samples", ("channel_id",), *_SAMPLED)
     found.tables = {
         "segments": digest.segments(),
@@ -143,7 +145,7 @@ def _collect(frame: DataFrame) -> list[Row]:
 def _percentiles(group: Row, latencies: list[Row]) -> Row:
     where = (group["channel_id"], group["group_id"])
     histogram = {row["bucket"]: row["messages"] for row in latencies if (row["channel_id"], row["group_id"]) == where}
-    names = {f"ack_{name}_us": share for name, share in PERCENTILES.items()}
+    names = {f"ack_{name}": share for name, share in PERCENTILES.items()}  # microseconds
     return {name: percentile(histogram, share) if histogram else None for name, share in names.items()}
 
 
