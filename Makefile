@@ -24,12 +24,16 @@ GO_OUT     := --plugin=build/protoc-gen-go --go_out=pb --go_opt=paths=source_rel
 
 COMPOSE ?= docker compose
 
+# The clients of the brokers that mq is compared with have an environment of their own, too.
+COMPARE := .venv-compare
+COMPARE_CLIENTS := confluent-kafka nats-py pika psutil 'redis[hiredis]'
+
 # Extra arguments: make test ARGS='-k torn -x'
 ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-fast lint fmt proto examples example-python example-go example-node example-java example-rust bench-wal bench bench-wire torture golden dist build up down logs ps clean
+.PHONY: help install run test test-fast lint fmt proto examples example-python example-go example-node example-java example-rust bench-wal bench bench-wire compare compare-install torture golden dist build up down logs ps clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +99,12 @@ bench: $(CORE) ## measure the broker through both doors
 bench-wire: $(CORE) ## measure the wire beside gRPC
 	$(BIN)/python benchmarks/wire.py $(ARGS)
 
+compare: $(COMPARE)/.installed ## mq beside other brokers, into docs/benchmarks.md (those that are installed)
+	PYTHONPATH=benchmarks $(COMPARE)/bin/python -m compare $(ARGS)
+
+compare-install: $(COMPARE)/.installed ## bring NATS, Redis, RabbitMQ and Kafka for `make compare`
+	PYTHONPATH=benchmarks $(COMPARE)/bin/python -m compare.install
+
 torture: $(DEV) ## crash and corrupt a log again and again, for minutes
 	MQ_TORTURE=1 $(BIN)/python -m pytest -m torture --timeout=0 $(ARGS)
 
@@ -121,7 +131,7 @@ ps: ## list the containers
 	$(COMPOSE) ps $(ARGS)
 
 clean: ## remove environments, caches and builds (never ./data)
-	rm -rf $(VENV) $(PROTO_VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PROTO_VENV) $(COMPARE) .peers build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find examples -type d '(' -name pb -o -name build -o -name target -o -name node_modules ')' -prune -exec rm -rf {} +
 
@@ -139,12 +149,16 @@ $(JAVA): pyproject.toml $(DEV)
 	$(PIP) install -e '.[java]' || $(BIN)/python -m wal.spark.java
 	@touch $@
 
+$(COMPARE)/.installed: Makefile pyproject.toml | $(COMPARE)/bin/python
+	$(COMPARE)/bin/python -m pip --disable-pip-version-check --quiet install -e . $(COMPARE_CLIENTS)
+	@touch $@
+
 $(PROTO_VENV)/.installed: Makefile | $(PROTO_VENV)/bin/python
 	$(PROTO_VENV)/bin/python -m pip --disable-pip-version-check --quiet install $(PROTO_TOOLS)
 	@touch $@
 
 # Some distributions ship Python without ensurepip: then an existing pip fills the environment from outside.
-$(BIN)/python $(PROTO_VENV)/bin/python:
+$(BIN)/python $(PROTO_VENV)/bin/python $(COMPARE)/bin/python:
 	@test -n '$(PYTHON)' || { echo 'mq needs Python 3.11 or newer: install one, or name it: make PYTHON=/path/to/python' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	|| { echo 'mq needs Python 3.11 or newer; $(PYTHON) is' "$$($(PYTHON) -V 2>&1)" >&2; exit 1; }

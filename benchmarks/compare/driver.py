@@ -1,0 +1,102 @@
+"""What a client of a broker can do, as far as the comparison asks for it. One subclass for each broker.
+
+A driver lives in a worker process of its own. It uses the broker's best Python client in the way that its authors
+advise for speed, and counts a message as published only when the broker has confirmed it.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+QUEUE = "compare"
+GROUP = "workers"
+STAMP = struct.Struct("<q")  # a message whose way is timed begins with when it left
+PACERS = 4
+
+
+class Driver:
+    """One client. All messages go to, and come from, one queue."""
+
+    def __init__(self, port: int, durability: str) -> None:
+        self.port = port
+
+    def create(self) -> None:
+        """Make the queue, and the group that will consume it, where there is none."""
+        raise NotImplementedError
+
+    def publish(self, body: bytes, batch: int, end: float) -> int:
+        """Batches of so many, as fast as they are confirmed, until the time; returns how many were confirmed."""
+        raise NotImplementedError
+
+    def publish_count(self, body: bytes, count: int) -> None:
+        """So many, as fast as the client can; all confirmed at the return."""
+        raise NotImplementedError
+
+    def publish_one(self, body: bytes) -> None:
+        """One message; returns when it is confirmed. Called by several threads."""
+        raise NotImplementedError
+
+    def consume(self) -> Iterator[list[bytes]]:
+        """Bodies as they come, in batches as the client likes them; a batch is acked when the next is asked for."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+    # ------------------------------------------------------------ by threads, where a client has no better way
+
+    def singles(self, body: bytes, callers: int, end: float) -> list[float]:
+        """So many callers, each with one message at a time; returns the seconds that each publish took."""
+        taken: list[float] = []
+
+        def call() -> None:
+            mine = []
+            begin = time.perf_counter()
+            while begin < end:
+                self.publish_one(body)
+                now = time.perf_counter()
+                mine.append(now - begin)
+                begin = now
+            taken.extend(mine)
+
+        together([call] * callers)
+        return taken
+
+    def paced(self, size: int, rate: float, end: float) -> None:
+        """Stamped messages at an even rate, each published by itself."""
+
+        def call(first: float) -> None:
+            due = first
+            while due < end:
+                time.sleep(max(0.0, due - time.perf_counter()))
+                self.publish_one(stamped(size))
+                due += PACERS / rate
+
+        begin = time.perf_counter()
+        together([lambda first=begin + number / rate: call(first) for number in range(PACERS)])
+
+
+def together(calls: list[Callable[[], None]]) -> None:
+    threads = [threading.Thread(target=each) for each in calls]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+
+def stamped(size: int) -> bytes:
+    return STAMP.pack(time.time_ns()).ljust(size, b"x")
+
+
+def stamp_of(body: bytes) -> float:
+    """When a stamped message left, in seconds as `time.time` counts them."""
+    left: int = STAMP.unpack_from(body)[0]
+    return left / 1e9
+
+
+def batches_until(end: float) -> Iterator[None]:
+    while time.perf_counter() < end:
+        yield

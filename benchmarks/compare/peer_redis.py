@@ -1,0 +1,92 @@
+"""Redis Streams, by redis-py with hiredis: pipelines of XADD, consumer groups with XACK."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from .driver import GROUP, QUEUE, Driver, batches_until
+from .server import CACHE, FSYNC, Server, found, output_of
+
+PIPELINE = 1_000
+
+
+class RedisServer(Server):
+    name = "Redis"
+    client = "redis"
+    settings: ClassVar = {
+        FSYNC: "--appendonly yes --appendfsync always --save '' (group commit by pipeline and event loop)",
+        CACHE: "--appendonly yes --appendfsync everysec --save ''",
+    }
+
+    @classmethod
+    def version(cls) -> str | None:
+        program = found("redis-server", "REDIS_SERVER")
+        return output_of(program, "--version").split("v=")[1].split()[0] if program else None
+
+    def command(self) -> list[str]:
+        sync = "always" if self.durability == FSYNC else "everysec"
+        program = found("redis-server", "REDIS_SERVER")
+        assert program
+        options = ["--appendonly", "yes", "--appendfsync", sync, "--save", "", "--dir", str(self.directory)]
+        return [program, "--port", str(self.port), "--bind", "127.0.0.1", *options]
+
+
+class RedisDriver(Driver):
+    def __init__(self, port: int, durability: str) -> None:
+        import redis
+
+        self.redis = redis
+        self._pool = redis.ConnectionPool(host="127.0.0.1", port=port, max_connections=64)
+        self._local = threading.local()
+
+    @property
+    def connection(self) -> Any:
+        """One for each thread."""
+        if not hasattr(self._local, "connection"):
+            self._local.connection = self.redis.Redis(connection_pool=self._pool)
+        return self._local.connection
+
+    def create(self) -> None:
+        while True:
+            try:
+                self.connection.xgroup_create(QUEUE, GROUP, id="0", mkstream=True)
+                return
+            except self.redis.exceptions.BusyLoadingError:
+                continue  # it listens before it has read its file
+            except self.redis.exceptions.ResponseError:
+                return  # there is one
+
+    def _batch(self, body: bytes, count: int) -> int:
+        pipeline = self.connection.pipeline(transaction=False)
+        for _ in range(count):
+            pipeline.execute_command("XADD", QUEUE, "*", "b", body)
+        return len(pipeline.execute())
+
+    def publish(self, body: bytes, batch: int, end: float) -> int:
+        return sum(self._batch(body, batch) for _ in batches_until(end))
+
+    def publish_count(self, body: bytes, count: int) -> None:
+        for done in range(0, count, PIPELINE):
+            self._batch(body, min(PIPELINE, count - done))
+
+    def publish_one(self, body: bytes) -> None:
+        self.connection.execute_command("XADD", QUEUE, "*", "b", body)
+
+    def consume(self) -> Iterator[list[bytes]]:
+        done: list[bytes] = []
+        while True:
+            pipeline = self.connection.pipeline(transaction=False)
+            if done:
+                pipeline.xack(QUEUE, GROUP, *done)
+            pipeline.xreadgroup(GROUP, "one", {QUEUE: ">"}, count=PIPELINE, block=1_000)
+            answer = pipeline.execute()[-1]
+            done = []
+            if answer:
+                entries = answer[0][1] if isinstance(answer, list) else next(iter(answer.values()))[0]
+                done = [entry[0] for entry in entries]
+                yield [entry[1][b"b"] for entry in entries]
+
+    def close(self) -> None:
+        self._pool.disconnect()

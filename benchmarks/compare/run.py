@@ -1,0 +1,141 @@
+"""The work, for one broker: two lives of it, one for speed and one for what it keeps through a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .peers import Peer
+from .server import Server
+
+PRODUCERS = 4
+RATE = 1_000.0
+PATIENCE_SECONDS = 300.0  # then a client hangs, and its round has failed
+Result = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Scale:
+    seconds: float = 5.0  # of each work that runs for a time
+    stored: int = 1_000_000
+
+
+def measure(peer: Peer, durability: str, scale: Scale) -> Result:
+    """Everything once; a name for each figure."""
+    found: Result = {}
+    with alive(peer, durability) as server:
+        found["memory_idle"] = server.memory()
+        found |= _end_to_end(server, scale)
+        found["publish_500x512"] = _rate(server, scale, size=512, batch=500)
+        found["publish_100"] = _rate(server, scale, size=100, batch=peer.best_batch)
+        found |= _one_at_a_time(server, scale, processes=1, callers=1)
+        found |= _one_at_a_time(server, scale, processes=PRODUCERS, callers=32)
+    with alive(peer, durability) as server:
+        found |= _store_and_kill(server, scale)
+    return found
+
+
+@contextmanager
+def alive(peer: Peer, durability: str) -> Any:
+    """A broker with an empty directory; its queue is made."""
+    with tempfile.TemporaryDirectory(prefix="mq-compare-", dir=os.environ.get("COMPARE_DIR")) as scratch:
+        server = peer.server(Path(scratch) / "data", durability)
+        server.start()
+        try:
+            _run(server, [{"work": "store", "size": 1, "count": 0}])  # makes the queue
+            yield server
+        finally:
+            server.remove()
+
+
+def _rate(server: Server, scale: Scale, size: int, batch: int) -> float:
+    spec = {"work": "publish", "size": size, "batch": batch, "seconds": scale.seconds}
+    answers = _run(server, [spec] * PRODUCERS)
+    return sum(each["count"] for each in answers) / max(each["seconds"] for each in answers)
+
+
+def _one_at_a_time(server: Server, scale: Scale, processes: int, callers: int) -> Result:
+    spec = {"work": "singles", "size": 100, "callers": callers // processes, "seconds": scale.seconds}
+    answers = _run(server, [spec] * processes)
+    taken = sorted(second for each in answers for second in each["taken"])
+    rate = len(taken) / max(each["seconds"] for each in answers)
+    name = f"one_at_a_time_{callers}"
+    return {name: rate, f"{name}_p50": percentile(taken, 0.5), f"{name}_p99": percentile(taken, 0.99)}
+
+
+def _end_to_end(server: Server, scale: Scale) -> Result:
+    specs = [
+        {"work": "arrive", "seconds": scale.seconds},
+        {"work": "paced", "size": 100, "rate": RATE, "seconds": 3_600},  # until the other one has enough
+    ]
+    taken = sorted(_run(server, specs, awaited=1)[0]["taken"])
+    return {"end_to_end_p50": percentile(taken, 0.5), "end_to_end_p99": percentile(taken, 0.99)}
+
+
+def _store_and_kill(server: Server, scale: Scale) -> Result:
+    spec = {"work": "store", "size": 100, "count": scale.stored // PRODUCERS}
+    _run(server, [spec] * PRODUCERS)
+    found: Result = {"memory_stored": server.memory(), "disk_per_message": server.disk() / scale.stored}
+    server.kill()
+    begin = time.perf_counter()
+    server.start()
+    started = time.perf_counter() - begin
+    spec = {"work": "consume", "count": scale.stored, "seconds": 2 * scale.seconds}
+    before = time.perf_counter()
+    (answer,) = _run(server, [spec])
+    connecting = time.perf_counter() - before - answer["first"] - answer["seconds"]
+    found["first_after_kill"] = started + connecting + answer["first"]
+    found["consume"] = answer["count"] / answer["seconds"]
+    return found
+
+
+def _run(server: Server, specs: Sequence[dict[str, Any]], awaited: int | None = None) -> list[Any]:
+    """A process for each; they begin together when all are connected. Only the first so many are awaited."""
+    common = {"peer": server.name, "port": server.port, "durability": server.durability}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "compare.worker", json.dumps({**common, **spec})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for spec in specs
+    ]
+    deadline = threading.Timer(PATIENCE_SECONDS, lambda: [each.kill() for each in workers])
+    deadline.start()
+    try:
+        for each in workers:
+            assert each.stdout
+            if each.stdout.readline() != "ready\n":
+                raise RuntimeError(f"a client of {server.name} did not connect")
+        for each in workers:
+            assert each.stdin
+            each.stdin.write("go\n")
+            each.stdin.flush()
+        answers = []
+        for each in workers[:awaited]:
+            assert each.stdout
+            line = each.stdout.readline()
+            if not line:
+                raise RuntimeError(f"a client of {server.name} failed")
+            answers.append(json.loads(line))
+        return answers
+    finally:
+        deadline.cancel()
+        for each in workers:
+            each.kill()
+            each.communicate()
+
+
+def percentile(ordered: Sequence[float], part: float) -> float:
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else float("nan")

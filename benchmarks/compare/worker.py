@@ -1,0 +1,85 @@
+"""One client process: connects, says that it is ready, waits for the word, works, tells what came of it.
+
+python -m compare.worker '{"peer": "mq", "port": 50052, "durability": "fsync", "work": "publish", ...}'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from .driver import Driver, stamp_of
+from .peers import PEERS
+
+
+def publish(driver: Driver, spec: dict[str, Any]) -> dict[str, Any]:
+    begin = time.perf_counter()
+    count = driver.publish(bytes(spec["size"]), spec["batch"], begin + spec["seconds"])
+    return {"count": count, "seconds": time.perf_counter() - begin}
+
+
+def store(driver: Driver, spec: dict[str, Any]) -> dict[str, Any]:
+    begin = time.perf_counter()
+    driver.publish_count(bytes(spec["size"]), spec["count"])
+    return {"count": spec["count"], "seconds": time.perf_counter() - begin}
+
+
+def singles(driver: Driver, spec: dict[str, Any]) -> dict[str, Any]:
+    begin = time.perf_counter()
+    taken = driver.singles(bytes(spec["size"]), spec["callers"], begin + spec["seconds"])
+    return {"count": len(taken), "seconds": time.perf_counter() - begin, "taken": taken}
+
+
+def paced(driver: Driver, spec: dict[str, Any]) -> dict[str, Any]:
+    driver.paced(spec["size"], spec["rate"], time.perf_counter() + spec["seconds"])
+    return {}
+
+
+def arrive(driver: Driver, spec: dict[str, Any]) -> dict[str, Any]:
+    """How old stamped messages are when they arrive: those that left later than a second after the first arrival, so
+    that nobody's way into a group counts.
+    """
+    ages: list[float] = []
+    begin = end = 0.0
+    for bodies in driver.consume():
+        now = time.time()
+        if not begin:
+            begin, end = now + 1.0, now + 1.0 + spec["seconds"]
+        ages += [now - left for left in map(stamp_of, bodies) if left > begin]
+        if now > end:
+            return {"taken": ages}
+    raise AssertionError("consume never ends by itself")
+
+
+def consume(driver: Driver, spec: dict[str, Any]) -> dict[str, Any]:
+    """The time to the first message, and the rate from there on: so that nobody's way into a group counts."""
+    begin = time.perf_counter()
+    seen = before = 0
+    first = last = 0.0
+    for bodies in driver.consume():
+        last = time.perf_counter()
+        seen += len(bodies)
+        if not first:
+            first, before = last, seen
+        if seen >= spec["count"] or last - first > spec["seconds"]:
+            break
+    return {"first": first - begin, "count": seen - before, "seconds": last - first}
+
+
+WORKS = {work.__name__: work for work in (publish, store, singles, paced, arrive, consume)}
+
+
+def main() -> None:
+    spec = json.loads(sys.argv[1])
+    driver = PEERS[spec["peer"]].driver(spec["port"], spec["durability"])
+    driver.create()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(WORKS[spec["work"]](driver, spec)), flush=True)
+    driver.close()
+
+
+if __name__ == "__main__":
+    main()
