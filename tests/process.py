@@ -13,8 +13,8 @@ from pathlib import Path
 DEADLINE = 30.0
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
+def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> None:
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come to pass"
         time.sleep(0.01)

@@ -95,7 +95,11 @@ def _catalog_of(root: str) -> Catalog:
             return _read(str(manifest.log_uuid), segments, run)
         except _Broken:
             continue
-    return _read(str(manifest.log_uuid), segments, SnapshotRun(0, 0))
+    catalog = _read(str(manifest.log_uuid), segments, SnapshotRun(0, 0))
+    ends = [0, *(segment.last_sequence for segment in segments)]
+    if any(segment.first_sequence != end + 1 for segment, end in zip(segments, ends, strict=False)):
+        catalog.is_whole = False  # what is no longer there may have told of a channel
+    return catalog
 
 
 def _read(log_uuid: str, segments: list[Segment], run: SnapshotRun) -> Catalog:
