@@ -7,6 +7,7 @@ loopback, few shuffle partitions.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import tempfile
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from wal.spark.java import find_java
@@ -32,6 +34,9 @@ def session(name: str, *, master: str | None = None, verbose: bool = False) -> S
 
     Raises JavaNotFound, SparkNotStarted.
     """
+    # Spark's Python side writes every refused query to stderr, beside raising it
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(logger).setLevel(logging.NOTSET if verbose else logging.CRITICAL)
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
     conf = SparkConf(loadDefaults=False).setAppName(name)
