@@ -33,7 +33,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-fast lint fmt proto examples example-python example-go example-node example-java example-rust bench-wal bench bench-wire compare compare-install torture golden dist build up down logs ps clean
+.PHONY: help install run test test-fast lint fmt proto examples example-python example-go example-node example-java example-rust bench-wal bench bench-wire bench-spark compare compare-install torture golden dist build up down logs ps clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ bench: $(CORE) ## measure the broker through both doors
 
 bench-wire: $(CORE) ## measure the wire beside gRPC
 	$(BIN)/python benchmarks/wire.py $(ARGS)
+
+bench-spark: $(DEV) $(JAVA) ## measure the Spark jobs on generated segments
+	$(BIN)/python benchmarks/spark.py $(ARGS)
 
 compare: $(COMPARE)/.installed ## mq beside other brokers, into docs/benchmarks.md (those that are installed)
 	PYTHONPATH=benchmarks $(COMPARE)/bin/python -m compare $(ARGS)

@@ -1,0 +1,238 @@
+"""What Spark makes of the log, on generated segments, in one run on one machine.
+
+    make bench-spark [ARGS='--only decode --mib 512']
+
+Ratios compare things measured a few seconds apart; the best of several rounds counts for both sides. The session is
+warm: each job runs once before it is measured. Data goes to a directory under the working directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+from google.protobuf.message import Message
+from pyspark.sql import SparkSession
+from segments import CHANNEL, Shape, generate
+
+from wal.record import Published
+from wal.spark.audit import audit
+from wal.spark.compact import clear, plan, stage
+from wal.spark.export import export
+from wal.spark.hands import SparkHands
+from wal.spark.listing import manifest_of, visible
+from wal.spark.session import session
+
+MIB = 1 << 20
+ROWS: list[tuple[str, bool]] = []
+
+
+def report(work: str, measured: str, target: str, is_reached: bool) -> None:
+    ROWS.append((work, is_reached))
+    print(f"{'ok  ' if is_reached else 'MISS'}  {work:<44} {measured:<44} target {target}", flush=True)
+
+
+@contextlib.contextmanager
+def directory() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix=".bench-spark-", dir="."))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def best_of(rounds: int, work: Callable[[], object]) -> float:
+    """Seconds of the quickest round, after one that warms up."""
+    work()
+    return min(_timed(work) for _ in range(rounds))
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def size_of(log: Path) -> int:
+    return sum(segment.size for segment in visible(str(log)))
+
+
+class WorkerMemory:
+    """The most that any Python worker of this process held while it was watched, without what it only mapped."""
+
+    def __enter__(self) -> WorkerMemory:
+        self.most = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.05):
+            for child in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if "pyspark.daemon" in child.cmdline():
+                        memory = child.memory_info()
+                        self.most = max(self.most, memory.rss - memory.shared)
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+# ---------------------------------------------------------------- the rows
+
+
+def audits(spark: SparkSession, here: Path, arguments: argparse.Namespace) -> None:
+    shape = Shape(segments=max(2, arguments.mib // 64))
+    for name, acks, target in (("integrity", False, 0.8), ("with latency percentiles", True, 0.5)):
+        log = here / f"audit-{acks}"
+        generate(str(log), replace(shape, acks=acks))
+        with WorkerMemory() as memory:
+            seconds = best_of(arguments.rounds, partial(audit, spark, str(log)))
+        rate = size_of(log) / seconds / 1e9
+        report(f"audit, {name}", f"{rate:.2f} GB/s", f">= {target} GB/s", rate >= target)
+        report("audit, memory of a worker", f"{memory.most / MIB:.0f} MiB", "< 300 MB", memory.most < 300e6)
+    half = here / "half"
+    generate(str(half), replace(shape, segments=shape.segments // 2))
+    factor = seconds / best_of(arguments.rounds, partial(audit, spark, str(half)))
+    report("audit, twice the segments", f"{factor:.2f} x the time", "<= 2.1 x", factor <= 2.1)
+
+
+def decodes(spark: SparkSession, here: Path, arguments: argparse.Namespace) -> None:
+    log = here / "decode"
+    count = generate(str(log), Shape(segments=max(2, arguments.mib // 128)))
+
+    def read(columns: str | None) -> None:
+        source = spark.read.format("mqwal")
+        frame = (source.option("columns", columns) if columns else source).load(str(log))
+        frame.write.format("noop").mode("overwrite").save()
+
+    every = count / best_of(arguments.rounds, partial(read, None)) / 1e6
+    few = count / best_of(arguments.rounds, partial(read, "channel,offset,value")) / 1e6
+    report("decode, all columns", f"{every:.2f} M msg/s", ">= 1.4 M msg/s", every >= 1.4)
+    report("decode, three columns", f"{few:.2f} M msg/s", "faster than all", few > every)
+
+
+def exports(spark: SparkSession, here: Path, arguments: argparse.Namespace) -> None:
+    log = here / "export"
+    generate(str(log), Shape(segments=max(2, arguments.mib // 128)))
+    numbers = iter(range(100))
+
+    def run() -> None:
+        export(spark, str(log), str(here / f"lake{next(numbers)}"), is_shown=False)
+
+    rate = size_of(log) / best_of(arguments.rounds, run) / 1e6
+    report("export to Parquet", f"{rate:.0f} MB/s of log", ">= 150 MB/s", rate >= 150)
+
+
+class Trimmed:
+    """Rules of a broker whose channel starts at an offset, and whose log needs nothing but its messages."""
+
+    def __init__(self, start: int, latest: Sequence[tuple[int, int]] = ()) -> None:
+        self.latest = list(latest)
+        self._start = start
+
+    def start_of(self, channel_id: int, partition: int) -> int:
+        return self._start
+
+    def needs(self, record: Message | object) -> bool:
+        return isinstance(record, Published)
+
+    def passed(self, channel_id: int, partition: int) -> int:
+        return 1 << 62
+
+    def tombstones_before(self, channel_id: int, partition: int) -> int | None:
+        return 0 if self.latest else None
+
+
+def compact(spark: SparkSession, log: Path, rules: Trimmed) -> int:
+    """Plan and stage, as the job does; returns the bytes that were written."""
+    hands, manifest = SparkHands(spark), manifest_of(str(log))
+    planned = plan(hands, visible(str(log), sealed_only=True), rules)
+    offers = stage(hands, str(log), manifest, planned, rules, lambda keys: (), time.time_ns() // 1000)
+    return sum(output.bytes for offer in offers for output in offer.outputs)
+
+
+def compactions(spark: SparkSession, here: Path, arguments: argparse.Namespace) -> None:
+    log = here / "compact"
+    count = generate(str(log), Shape(segments=max(2, arguments.mib // 64)))
+    # every second segment's worth goes: half of each of two neighbours would be copied anyway
+    rules = Trimmed(count // 2)
+    kept = 0
+
+    def run() -> None:
+        nonlocal kept
+        (log / "staging").mkdir(exist_ok=True)
+        clear(str(log))
+        kept = compact(spark, log, rules)
+        os.sync()
+
+    seconds = best_of(arguments.rounds, run)
+    copying = min(_timed(partial(copy, log, here / "copy", kept)) for _ in range(arguments.rounds))
+    share = copying / seconds
+    measured = f"{kept / seconds / 1e6:.0f} MB/s, a copy {kept / copying / 1e6:.0f} MB/s: {share:.2f}"
+    report("compact, drop what is trimmed", measured, ">= 0.7 of a copy", share >= 0.7)
+
+
+def copy(log: Path, to: Path, size: int) -> None:
+    """So many bytes of the log into new files, each synced."""
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir()
+    for segment in reversed(visible(str(log))):
+        if size <= 0:
+            return
+        with open(log / segment.name, "rb") as source, open(to / segment.name, "wb") as target:
+            os.sendfile(target.fileno(), source.fileno(), 0, min(size, segment.size))
+            os.fsync(target.fileno())
+        size -= segment.size
+
+
+def latest(spark: SparkSession, here: Path, arguments: argparse.Namespace) -> None:
+    log = here / "latest"
+    shape = Shape(segment_bytes=64 * MIB, keys=arguments.messages // 10, acks=False, keep_latest=True)
+    made = generate(str(log), replace(shape, segments=max(2, arguments.messages // 550_000)))
+    rules = Trimmed(0, [(CHANNEL, 0)])
+    seconds = _timed(partial(compact, spark, log, rules))
+    allowed = 60 * made / 10_000_000
+    name = f"compact, latest of {shape.keys:,} keys"
+    report(name, f"{made / 1e6:.1f} M messages in {seconds:.1f} s", f"< {allowed:.0f} s", seconds < allowed)
+
+
+WORK: dict[str, Callable[[SparkSession, Path, argparse.Namespace], None]] = {
+    "audit": audits,
+    "decode": decodes,
+    "export": exports,
+    "compact": compactions,
+    "latest": latest,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=list(WORK), action="append")
+    parser.add_argument("--mib", type=int, default=2048, help="of the largest log")
+    parser.add_argument("--messages", type=int, default=10_000_000, help="of the log whose latest are kept")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    spark = session("benchmark", master=f"local[{min(2, os.cpu_count() or 1)}]")
+    print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, Spark {spark.version}", flush=True)
+    for name in arguments.only or WORK:
+        with directory() as here:
+            WORK[name](spark, here, arguments)
+    return 0 if all(is_reached for _, is_reached in ROWS) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
