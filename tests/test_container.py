@@ -140,6 +140,7 @@ def test_the_services_fit_the_images(compose: dict[str, Any], text: str) -> None
         assert service["build"]["target"] in IMAGES, name
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
+        assert service["tmpfs"] == (["/tmp:exec"] if service["build"]["target"] == "spark" else ["/tmp"]), name
         variables = settings() | ELSEWHERE | (EXAMPLE if service["build"]["target"] == "examples" else set())
         assert set(service.get("environment", ())) <= variables, name
         for volume in service.get("volumes", ()):
