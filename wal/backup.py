@@ -123,6 +123,7 @@ class _Backup:
         self.before = read_backup(disk, target) if MANIFEST in disk.list(target) else None
         self.done = Backup(target, self.manifest.log_uuid, moment.last_sequence)
         self.total_bytes = 0
+        self.is_apart = False  # on another file system than the log
         segment = rf"[0-9]{{20}}-[0-9]+{re.escape(self.manifest.extension)}"
         self._ours = re.compile(rf"({segment}|{MANIFEST}|{MARKER})({re.escape(UNFINISHED)})?|{REWRITING}")
 
@@ -191,15 +192,18 @@ class _Backup:
 
     def _link(self, entry: SegmentEntry) -> bool:
         """True where nothing is left to do for the segment."""
+        if self.is_apart:
+            return False
         name = entry.name(self.manifest.extension)
         try:
             self.disk.link(path_of(self.directory, self.manifest, entry), os.path.join(self.target, name))
-        except FileNotFoundError as error:
-            logger.error("{} is missing in the log, and so in its backup: {}", name, error.strerror)
+        except FileNotFoundError:
+            self._miss(name)
             return True
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
+            self.is_apart = error.errno == errno.EXDEV
             return False
         self.taken(name)
         self.done.linked += 1
@@ -217,9 +221,17 @@ class _Backup:
     def _copy(self, entry: SegmentEntry) -> None:
         name = entry.name(self.manifest.extension)
         source = path_of(self.directory, self.manifest, entry)
-        copy_file(self.disk, source, os.path.join(self.target, name), self._advance)
+        try:
+            copy_file(self.disk, source, os.path.join(self.target, name), self._advance)
+        except FileNotFoundError:
+            self._miss(name)
+            return
         self.taken(name)
         self.done.copied += 1
+
+    def _miss(self, name: str) -> None:
+        """The log is damaged. Its backup is too, then, and holds everything else."""
+        logger.error("{} is missing in the log, and so in its backup", name)
 
     def _advance(self, count: int) -> None:
         self.done.copied_bytes += count
