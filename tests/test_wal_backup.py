@@ -165,7 +165,6 @@ def test_a_copy_that_was_cut_short_goes_on_where_it_was():
     owner = an_owner()
     owner.disk.schedule("link", 1, errno.EXDEV)
     sealed = sum(1 for each in owner.log.segments() if each.is_sealed)
-    owner.disk.cut_at(0)
     copies = 0
 
     def stop(kind: str, path: str) -> None:
@@ -178,6 +177,7 @@ def test_a_copy_that_was_cut_short_goes_on_where_it_was():
     with pytest.raises(PowerCut):
         take(owner)
     owner.disk.kill()
+    owner.disk.schedule("link", 1, errno.EXDEV)
     made = back_up_stopped(DIRECTORY, TARGET, disk=owner.disk, random=owner.rng.randbytes)
     assert (made.kept, made.copied) == (2, sealed - 2 + 1)
     assert content(owner.disk, TARGET) == owner.history.contents
