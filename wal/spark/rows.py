@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -251,8 +253,7 @@ class _Spread:
     # ------------------------------------------------------------ columns
 
     def _channel(self) -> pa.Array:
-        names = [self.catalog.names.get(published.channel_id) for published in self.chunk.published]
-        return self._take(pa.array(names, pa.string()))
+        return self._take([self.catalog.names.get(each.channel_id) for each in self.chunk.published], pa.string())
 
     def _partition(self) -> pa.Array:
         return pa.array(self._each([published.partition for published in self.chunk.published]).astype(np.int32))
@@ -280,21 +281,35 @@ class _Spread:
 
     def _producer(self) -> pa.Array:
         parts, owner = self._part_of_each()
-        return pa.array([producer for _, producer, _ in parts], pa.string()).take(pa.array(owner))
+        return self._take([producer for _, producer, _ in parts], pa.string(), owner)
 
     def _producer_sequence(self) -> pa.Array:
         parts, owner = self._part_of_each()
-        return pa.array([sequence for _, _, sequence in parts], pa.int64()).take(pa.array(owner))
+        return self._take([sequence for _, _, sequence in parts], pa.int64(), owner)
 
     def _deliver_at(self) -> pa.Array:
-        due = [published.due_us or None for published in self.chunk.published]
-        return self._take(pa.array(due, pa.int64())).cast(TIME)
+        return self._take([each.due_us or None for each in self.chunk.published], pa.int64()).cast(TIME)
 
     def _ttl_ms(self) -> pa.Array:
-        return self._take(pa.array([published.ttl_ms or None for published in self.chunk.published], pa.int64()))
+        return self._take([each.ttl_ms or None for each in self.chunk.published], pa.int64())
 
-    def _take(self, per_record: pa.Array) -> pa.Array:
-        return per_record.take(pa.array(np.repeat(np.arange(len(self.counts)), self.counts)))
+    def _take(self, values: Sequence[Any], type_: pa.DataType, owner: NDArray[np.intp] | None = None) -> pa.Array:
+        """What each record, or each publish, has, for its messages. Often it is the same for all of them."""
+        if len(set(values)) == 1:
+            return _repeated(values[0], type_, self.total)
+        if owner is None:
+            owner = np.repeat(np.arange(len(self.counts)), self.counts)
+        return pa.array(values, type_).take(pa.array(owner))
 
     def _same(self, text: str) -> pa.Array:
-        return pa.repeat(pa.scalar(text, pa.string()), self.total)
+        return _repeated(text, pa.string(), self.total)
+
+
+def _repeated(value: Any, type_: pa.DataType, count: int) -> pa.Array:
+    return pa.nulls(count, type_) if value is None else _long(value, type_, 1 << count.bit_length()).slice(0, count)
+
+
+@lru_cache(maxsize=8)
+def _long(value: Any, type_: pa.DataType, count: int) -> pa.Array:
+    """Every chunk needs such an array, and nearly always one that was there before."""
+    return pa.repeat(pa.scalar(value, type_), count)
