@@ -27,6 +27,12 @@ def settings_options(command: F) -> F:
         click.option("--max-bytes", type=SIZE, metavar="SIZE", help="drop the oldest beyond this; 0: never"),
         click.option("--max-messages", type=click.IntRange(0), metavar="N", help="drop the oldest beyond so many"),
         click.option("--ttl", type=DURATION, metavar="DURATION", help="messages are delivered only within this time"),
+        click.option(
+            "--latest-per-key/--keep-all",
+            default=None,
+            help="compaction may drop what a later message of its key replaced",
+        ),
+        click.option("--tombstone-grace", type=DURATION, metavar="DURATION", help="how long empty ones stay  [1d]"),
     ):
         command = option(command)
     return command
@@ -62,6 +68,8 @@ def add(
     max_bytes: int | None,
     max_messages: int | None,
     ttl: int | None,
+    latest_per_key: bool | None,
+    tombstone_grace: int | None,
     server: str | None,
 ) -> None:
     """Make the channel NAME.
@@ -79,6 +87,8 @@ def add(
             max_bytes=max_bytes,
             max_messages=max_messages,
             ttl_ms=ttl,
+            latest_per_key=latest_per_key,
+            tombstone_grace_ms=tombstone_grace,
         )
     say(f"channel {name} {'is made' if made else 'was there already'}")
 
@@ -118,6 +128,8 @@ def edit(
     max_bytes: int | None,
     max_messages: int | None,
     ttl: int | None,
+    latest_per_key: bool | None,
+    tombstone_grace: int | None,
     server: str | None,
     output: str,
 ) -> None:
@@ -135,6 +147,8 @@ def edit(
             max_bytes=max_bytes,
             max_messages=max_messages,
             ttl_ms=ttl,
+            latest_per_key=latest_per_key,
+            tombstone_grace_ms=tombstone_grace,
         )
     out.show_one(_row(found), output, out.as_dict(found) if output != "table" else None)
 
@@ -190,6 +204,8 @@ def _row(found: pb.ChannelInfo) -> dict[str, object]:
         kept.append(out.size(settings.max_bytes))
     if settings.max_messages:
         kept.append(f"{settings.max_messages:,} messages")
+    if settings.keep == pb.ChannelSettings.KEEP_LATEST_PER_KEY:
+        kept.append("latest per key")
     return {
         "channel": found.channel,
         "partitions": len(found.partitions),

@@ -33,15 +33,22 @@ class Admin:
         max_messages: int | None = None,
         ttl_ms: int | None = None,
         drop_acked: bool | None = None,
+        latest_per_key: bool | None = None,
+        tombstone_grace_ms: int | None = None,
     ) -> bool:
         """Make a channel; false where it was there already. Raises ChannelExists, unless `exist_ok`.
+
+        `latest_per_key`: compaction may drop a message that a later one of its key replaced; one without content, a
+        tombstone, goes as well after its grace (0: a day).
 
         >>> client.create_channel("payments", partitions=8)
         True
         >>> client.create_channel("payments", exist_ok=True)
         False
         """
-        settings = request.channel_settings(max_age_ms, max_bytes, max_messages, ttl_ms, drop_acked)
+        settings = request.channel_settings(
+            max_age_ms, max_bytes, max_messages, ttl_ms, drop_acked, latest_per_key, tombstone_grace_ms
+        )
         asked = request.create_channel(channel, partitions, exist_ok, settings)
         return pb.CreateChannelResponse.FromString(self._call(SERVICE + "CreateChannel", asked)).created
 
@@ -73,6 +80,8 @@ class Admin:
         max_messages: int | None = None,
         ttl_ms: int | None = None,
         drop_acked: bool | None = None,
+        latest_per_key: bool | None = None,
+        tombstone_grace_ms: int | None = None,
     ) -> pb.ChannelInfo:
         """Change what is given; the rest stays. Partitions only grow.
 
@@ -80,7 +89,9 @@ class Admin:
         86400000
         """
         base = self.describe_channel(channel).settings
-        settings = request.channel_settings(max_age_ms, max_bytes, max_messages, ttl_ms, drop_acked, base=base)
+        settings = request.channel_settings(
+            max_age_ms, max_bytes, max_messages, ttl_ms, drop_acked, latest_per_key, tombstone_grace_ms, base=base
+        )
         asked = pb.UpdateChannelRequest(channel=channel, partitions=partitions)
         if settings is not None:
             asked.settings.CopyFrom(settings)

@@ -18,6 +18,7 @@ def channel_settings(
     ttl_ms: int | None = None,
     drop_acked: bool | None = None,
     latest_per_key: bool | None = None,
+    tombstone_grace_ms: int | None = None,
     base: pb.ChannelSettings | None = None,
 ) -> pb.ChannelSettings | None:
     """Settings where at least one is given, on top of others; else None: the server's defaults, or as they are."""
@@ -27,6 +28,7 @@ def channel_settings(
         "max_messages": max_messages,
         "ttl_ms": ttl_ms,
         "drop_acked": drop_acked,
+        "tombstone_grace_ms": tombstone_grace_ms,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     if not chosen and latest_per_key is None:
