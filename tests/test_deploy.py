@@ -71,6 +71,11 @@ def test_every_variable_of_the_pod_is_a_setting(manifests: dict[str, dict[str, A
     assert manifests["ConfigMap/mq"]["data"].keys() <= config.variables().keys()
 
 
+def test_the_service_puts_no_variables_into_the_pod(pod: dict[str, Any]) -> None:
+    assert Config.from_env({"MQ_SERVICE_HOST": "10.0.0.1"}).notes, "they would be taken for settings"
+    assert pod["enableServiceLinks"] is False
+
+
 def test_the_pod_has_time_to_stop(pod: dict[str, Any], config: Config) -> None:
     assert pod["terminationGracePeriodSeconds"] * 1_000 > 2 * config.graceful_shutdown_ms
 

@@ -8,9 +8,9 @@ import mq
 def main() -> None:
     with mq.Client() as client:
         client.create_channel("reminders", exist_ok=True)
-        client.publish("reminders", "second: by a delay", delay_ms=400)
-        client.publish("reminders", "third: at a time", deliver_at=datetime.now(UTC) + timedelta(milliseconds=800))
-        never = client.publish("reminders", "never: called off", delay_ms=600)
+        client.publish("reminders", "second: by a delay", delay_ms=700)
+        client.publish("reminders", "third: at a time", deliver_at=datetime.now(UTC) + timedelta(milliseconds=1_400))
+        never = client.publish("reminders", "never: called off", delay_ms=1_000)
         client.publish("reminders", "first: at once")
         client.cancel_schedule("reminders", never.schedule_id)
 
