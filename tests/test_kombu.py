@@ -59,6 +59,14 @@ def test_what_was_not_acked_comes_again_to_the_next(connection: kombu.Connection
         message.ack()
 
 
+def test_an_ack_after_the_end_of_its_connection_is_an_error_that_celery_knows(connection: kombu.Connection) -> None:
+    publish(connection, "late")
+    (message,) = receive(connection, 1)
+    connection.close()
+    with pytest.raises(connection.connection_errors, match="comes again"):
+        message.ack()
+
+
 def test_a_requeued_message_comes_again_and_a_rejected_one_is_a_dead_letter(
     connection: kombu.Connection, mq_client: mq.Client
 ) -> None:

@@ -192,7 +192,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     def ask(self) -> None:
         """Let the pullers fetch as much as the prefetch count leaves room for. Any thread may call this."""
-        if not self.connection.arrived.empty():
+        transport = self.connection  # None, where another thread closes the channel just now
+        if transport is None or not transport.arrived.empty():
             return  # what is there comes first, and more would be beyond the prefetch count
         room = self.qos.can_consume_max_estimate()
         share = MOST_AT_ONCE if room is None else -(-room // max(1, len(self._pullers)))
@@ -236,7 +237,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         return payload
 
     def take_lease(self, delivery_tag: str) -> Message:
-        """What is leased under a tag, for its end."""
+        """What is leased under a tag, for its end. Raises Unavailable where it was given back already."""
+        if self.closed:
+            raise Unavailable("the channel is closed: what it delivered and was not acked comes again")
         return self._leased.pop(delivery_tag)
 
     def close(self) -> None:
