@@ -62,8 +62,8 @@ LAYERS = [
 # Spark reads and rewrites segments, and never owns a log.
 OF_SPARK = {
     "wal.errors", "wal.frame", "wal.record", "wal.pb", "wal.clock", "wal.disk", "wal.segment", "wal.index",
-    "wal.manifest", "wal.watermark", "wal.chain", "wal.tail", "wal.rewrite", "wal.verify", "wal.install", "wal.clean",
-    "wal.proposal",
+    "wal.manifest", "wal.watermark", "wal.chain", "wal.continuity", "wal.check", "wal.tail", "wal.rewrite",
+    "wal.verify", "wal.install", "wal.clean", "wal.proposal",
 }  # fmt: skip
 
 # All that these may import of the project beside themselves, where the layer alone would allow more.
