@@ -394,8 +394,8 @@ def test_what_comes_from_the_log_is_text_in_the_report_and_nothing_else():
 
 def test_the_report_says_what_is_damage_and_what_is_not():
     text = page(told())
-    assert "The log is damaged: 1 ranges" in text
+    assert "The log is damaged: 1 range can't" in text
     assert "3 bytes at the end of the live segment were never durable: not damage" in text
-    assert "1 segments were retired while the audit ran" in text
+    assert "1 segment left the log while the audit ran" in text
     assert "1/0: 4 to 5" in text
     assert "The log is intact." in page(Audit(Report("dir"), NOW_US))

@@ -112,6 +112,10 @@ def size(count: int) -> str:
     return f"{value:.1f} TiB"
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def size_or_none(value: float | None) -> str:
     return "-" if value is None else size(int(value))
 

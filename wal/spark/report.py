@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wal.spark import svg
 from wal.spark.page import (
     count_or_none,
+    counted,
     document,
     ratio,
     section,
@@ -39,7 +40,7 @@ def _head(audit: Audit) -> str:
     if report.is_intact:
         word = '<p class="verdict good">The log is intact.</p>'
     else:
-        word = f'<p class="verdict bad">The log is damaged: {len(report.damage)} ranges can\'t be read as written.</p>'
+        word = f'<p class="verdict bad">The log is damaged: {counted(len(report.damage), "range")} can\'t be read.</p>'
     saved = sum(audit.savings.values())
     share = f" ({saved / report.bytes:.0%})" if report.bytes else ""
     facts = {
@@ -55,7 +56,7 @@ def _head(audit: Audit) -> str:
     if report.torn_bytes:
         notes.append(f"{report.torn_bytes:,} bytes at the end of the live segment were never durable: not damage.")
     if left:
-        notes.append(f"{left} segments were retired while the audit ran, and were not read: not damage.")
+        notes.append(f"{counted(left, 'segment')} left the log while the audit ran, and could not be read: not damage.")
     looked = (
         "every message was looked into" if audit.is_deep else "sizes, keys and compression are from a sample of 1 %"
     )

@@ -41,7 +41,8 @@ def audit(data_dir: str, out: str, deep: bool, output: str, master: str | None, 
     _show(found.fields(), output)
     say(f"the report is {report}")
     if not found.is_intact:
-        say(f"the log is damaged: {len(found.report.damage)} ranges")
+        ranges = len(found.report.damage)
+        say(f"the log is damaged: {ranges} range{'' if ranges == 1 else 's'}")
     sys.exit(0 if found.is_intact else 1)
 
 
