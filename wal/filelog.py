@@ -126,7 +126,7 @@ class FileLog:
         """Recover a directory, or make a new one, and own it until `close`.
 
         Raises LogLocked, CorruptSegment (only for a lost manifest: other damage is reported and lived with),
-        UnsupportedVersion.
+        UnsupportedVersion, BackupRefused (where it is a backup).
         """
         return cls(
             os.fspath(directory), options or Options(), disk or DirectDisk(), clock or SystemClock(), random,
