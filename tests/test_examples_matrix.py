@@ -133,14 +133,14 @@ def test_a_publisher_that_is_terminated_tells_how_many_are_stored(start: Starter
 def test_members_of_one_group_in_all_languages_share_the_work(start: Starter) -> None:
     """A group is the broker's: it does not matter what its members are written in."""
     members = [start(name, "subscriber", CHANNEL="shared", BATCH_SIZE="1") for name in start.languages]
-    assert start("python", "publisher", CHANNEL="shared", COUNT="500", BATCH_SIZE="500").wait()[0] == 0
-    wait_until(lambda: sum(len(each.lines) for each in members) >= 500)
+    assert start("python", "publisher", CHANNEL="shared", COUNT="200", BATCH_SIZE="200").wait()[0] == 0
+    wait_until(lambda: sum(len(each.lines) for each in members) >= 200)
     for each in members:
         each.terminate()
     outputs = [each.wait() for each in members]
     assert [(code, errors) for code, _, errors in outputs] == [(0, "")] * len(members)
     lines = [line for _, output, _ in outputs for line in output.splitlines() if line.startswith("partition")]
-    assert sorted(lines) == sorted(pulled_lines(500).splitlines()[:-1]), "each message once, in one language or another"
+    assert sorted(lines) == sorted(pulled_lines(200).splitlines()[:-1]), "each message once, in one language or another"
 
 
 # ---------------------------------------------------------------- failures
