@@ -8,12 +8,13 @@ while the worker lives. A rejected message goes to the dead-letter channel. What
 remote control) is a channel that every consumer reads for itself, from now on.
 
 A thread for each consumed queue pulls when there is room for more, and not before: a busy worker holds no more than
-its prefetch count. They hand over through one queue, on which `drain_events` waits.
+its prefetch count. They hand over through one queue: `drain_events` waits on it, and Celery's event loop hears a bell.
 """
 
 from __future__ import annotations
 
 import re
+import socket
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -171,9 +172,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     def _puller(self, queue: str) -> Puller | Listener:
         def give(message: View | MqError) -> None:
-            arrived.put((self, queue, message))
+            transport.give(self, queue, message)
 
-        arrived = self.connection.arrived
+        transport = self.connection
         exchange = self.connection.fanouts.get(queue)
         if exchange is None:
             return Puller(self._client.consumer(self._make(queue), GROUP), give)
@@ -262,7 +263,9 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     driver_type = driver_name = "mq"
     connection_errors = (*virtual.Transport.connection_errors, Unavailable)
     channel_errors = (*virtual.Transport.channel_errors, MqError)
-    implements = virtual.Transport.implements.extend(exchange_type=frozenset(["direct", "topic", "fanout"]))
+    implements = virtual.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])
+    )
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
@@ -270,6 +273,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         self.made: set[str] = set()  # channels that are known to exist
         self.fanouts: dict[str, str] = {}  # queue -> the exchange that it hears
         self.mq_client: Client | None = None
+        self._loop: Any = None  # Celery's, where it drives this
+        self._bell: tuple[socket.socket, socket.socket] | None = None  # read in the loop, rung by pullers
 
     def driver_version(self) -> str:
         return __version__
@@ -281,15 +286,24 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:
+        self._leave_loop()
         super().close_connection(connection)
         client, self.mq_client = self.mq_client, None
         if client is not None:
             client.close(CLOSE_SECONDS)
 
+    # ------------------------------------------------------------ from the pullers to the channels
+
+    def give(self, channel: Any, queue: str, message: View | MqError) -> None:
+        """Hand over what a puller found. Its thread calls this."""
+        self.arrived.put((channel, queue, message))
+        if self._bell is not None:
+            with suppress(OSError):  # full: it is rung already; closed: nobody listens
+                self._bell[1].send(b"!")
+
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver what comes first, within a time. Raises TimeoutError."""
-        for channel in list(self.channels):
-            channel.ask()
+        self._ask()
         try:
             channel, queue, message = self.arrived.get(timeout=timeout)
         except Empty:
@@ -297,6 +311,35 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         if isinstance(message, MqError):
             raise message
         channel.deliver(queue, message)
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Be driven by Celery's event loop: it asks at each turn, and delivers when the bell rings."""
+        self._leave_loop()
+        self._bell = socket.socketpair()
+        for end in self._bell:
+            end.setblocking(False)
+        self._loop = loop
+        loop.add_reader(self._bell[0], self._on_bell)
+        loop.on_tick.add(self._ask)
+
+    def _on_bell(self) -> None:
+        if self._bell is not None:
+            with suppress(BlockingIOError):
+                self._bell[0].recv(4_096)
+        while not self.arrived.empty():
+            self.drain_events(None, timeout=0)
+
+    def _ask(self) -> None:
+        for channel in list(self.channels):
+            channel.ask()
+
+    def _leave_loop(self) -> None:
+        loop, self._loop, bell, self._bell = self._loop, None, self._bell, None
+        if loop is not None and bell is not None:
+            loop.on_tick.discard(self._ask)
+            loop.remove_reader(bell[0])
+            for end in bell:
+                end.close()
 
 
 def channel_of(queue: str) -> str:
