@@ -33,7 +33,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-fast lint fmt proto examples example-python example-go example-node example-java example-rust bench-wal bench bench-wire bench-spark compare compare-install torture golden dist build up down logs ps clean
+.PHONY: help install run test test-fast lint fmt proto examples example-python example-go example-node example-java example-rust bench-wal bench bench-wire bench-spark compare compare-install demo torture golden dist build up down logs ps clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ compare: $(COMPARE)/.installed ## mq beside other brokers, into docs/benchmarks.
 
 compare-install: $(COMPARE)/.installed ## bring NATS, Redis, RabbitMQ and Kafka for `make compare`
 	PYTHONPATH=benchmarks $(COMPARE)/bin/python -m compare.install
+
+demo: $(CORE) ## record the picture of the README from a real run
+	$(BIN)/python docs/demo.py
 
 torture: $(DEV) ## crash and corrupt a log again and again, for minutes
 	MQ_TORTURE=1 $(BIN)/python -m pytest -m torture --timeout=0 $(ARGS)

@@ -248,11 +248,11 @@ def _report(config: Config, recovered: Recovered, server: Server) -> None:
     if config.storage_mode == "memory":
         logger.warning("STORAGE_MODE=memory: nothing is kept on disk, a restart forgets everything")
     logger.info(
-        "recovered {} channels, {} groups, {} messages from {} records in {:.2f} s",
-        recovered.channels,
-        recovered.groups,
-        recovered.messages,
-        recovered.records,
+        "recovered {}, {}, {} from {} in {:.2f} s",
+        _counted(recovered.channels, "channel"),
+        _counted(recovered.groups, "group"),
+        _counted(recovered.messages, "message"),
+        _counted(recovered.records, "record"),
         recovered.seconds,
     )
     for line in recovered.damaged:
@@ -263,3 +263,7 @@ def _report(config: Config, recovered: Recovered, server: Server) -> None:
         logger.warning("{} can be reached from outside, without TLS: whoever gets there reads and writes", config.host)
     wire = f" and {config.host}:{server.wire.port} (wire)" if server.wire.port else ""
     logger.info("listening on {}:{} (gRPC){}", config.host, server.grpc.port, wire)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

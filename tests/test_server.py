@@ -63,7 +63,7 @@ def test_it_starts_in_an_empty_directory_and_stops_cleanly(tmp_path: Path) -> No
         assert "recovered 0 channels" in process.output
         assert (tmp_path / "data").is_dir()
     with serving(tmp_path) as (process, channel):
-        assert "recovered 1 channels, 0 groups, 2 messages" in process.output
+        assert "recovered 1 channel, 0 groups, 2 messages" in process.output
         assert "not clean" not in process.output
 
 
@@ -74,7 +74,7 @@ def test_after_a_kill_it_says_so_and_has_everything(tmp_path: Path) -> None:
         process.wait()
     with serving(tmp_path) as (process, channel):
         assert "the last stop was not clean" in process.output
-        assert "recovered 1 channels, 0 groups, 3 messages" in process.output
+        assert "recovered 1 channel, 0 groups, 3 messages" in process.output
         request = pb.PullRequest(channel="orders")
         (pulled,) = mq_pb2_grpc.MQServiceStub(channel).Pull(request, timeout=DEADLINE).batches
         assert [message.content for message in pulled.batch.messages] == [b"a", b"b", b"c"]
