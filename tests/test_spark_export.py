@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +19,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner, Result
 from process import wait_until
 from walsample import published
 
 import mq
 import mq.testing
+from mq.cli import main
 from wal.disk import DirectDisk
 from wal.errors import LogLocked
 from wal.filelog import FileLog
@@ -32,7 +36,7 @@ from wal.record import ChannelCreated, ChannelSnapshot, Published, SnapshotBegin
 from wal.spark import destination as journal
 from wal.spark.destination import Commit, Destination, ExportRefused, Kind, PartFile, folder_of
 from wal.spark.jsontype import BadSchema
-from wal.spark.listing import visible
+from wal.spark.listing import Segment, visible
 from wal.spark.partfiles import DAY_US, PartFiles, by_channel_and_day
 
 if TYPE_CHECKING:
@@ -373,7 +377,68 @@ def test_a_driver_that_is_killed_is_made_up_for(spark: SparkSession, sample: Pat
     assert everything(out) == expected(_007=350, _42=200)
 
 
+# ---------------------------------------------------------------- the command
+
+
+@pytest.mark.spark
+def test_the_command_exports_and_tells_what_it_did(spark: SparkSession, sample: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(main, ["spark", "export", "--data-dir", str(sample), "--out", out, *arguments])
+
+    would = json.loads(run("--dry-run", "-o", "json").stdout)
+    assert (would["exported"], would["segments"] > 1, would["bytes"] > 0) == (0, True, True)
+    assert not Path(out).exists()
+    first = run("-o", "json", "--channel", "42", "--channel", "later")
+    told = json.loads(first.stdout)
+    assert (told["messages"], told["missed"], told["damage"]) == (200, 0, [])
+    assert told["through"] == would["through"]
+    assert "no channel 'later'" in first.stderr
+    assert everything(Path(out)) == expected(_42=200)
+    again = run("--channel", "later", "--channel", "42")
+    assert "messages  0" in again.stdout
+    other = run()
+    assert (other.exit_code, other.stderr.count("\n")) == (4, 1)
+    assert "another choice of channels" in other.stderr
+
+
+def test_what_is_wrong_with_an_export_is_one_line(sample: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.json").write_text('{"type": ')
+    (tmp_path / "decimal.json").write_text('{"type": "struct", "fields": [{"name": "x", "type": "decimal(9,2)"}]}')
+    new, bad = str(tmp_path / "new"), str(tmp_path / "bad.json")
+    for arguments, code, line in (
+        (["--data-dir", str(sample), "--out", "s3://bucket/lake"], 2, "is a directory"),
+        (["--data-dir", str(sample), "--out", new, "--json-schema", bad], 2, "is no JSON"),
+        (["--data-dir", str(sample), "--out", new, "--json-schema", str(tmp_path / "decimal.json")], 1, "decimal"),
+        (["--data-dir", str(tmp_path / "empty"), "--out", new], 3, "holds no log"),
+        (["--data-dir", str(tmp_path / "missing"), "--out", new], 3, "No such file"),
+        (["--data-dir", str(sample), "--out", "/proc/nowhere"], 3, "No such file"),
+    ):
+        result = CliRunner().invoke(main, ["spark", "export", *arguments])
+        assert result.exit_code == code, result.output
+        assert line in result.stderr
+        assert "Traceback" not in result.output
+
+
 # ---------------------------------------------------------------- parts
+
+
+def test_spans_cover_the_log_without_overlap_and_are_alike() -> None:
+    from wal.spark.export import SPAN_BYTES, plan
+
+    def segment(first: int, last: int, size: int) -> Segment:
+        return Segment("u", "/log", f"{first}", first, last, 0, b"", size, True)
+
+    tiny = [segment(10 * n + 1, 10 * n + 10, 100) for n in range(100)]
+    spans = plan(tiny, 5, cores=2)
+    assert [each for span in spans for each in span.segments] == tiny
+    assert (spans[0].after, spans[-1].through) == (5, 1000)
+    assert all(one.through == other.after for one, other in pairwise(spans))
+    assert len(spans) == 6
+    large = [segment(10 * n + 1, 10 * n + 10, 2 * SPAN_BYTES) for n in range(30)]
+    assert [len(span.segments) for span in plan(large, 0, cores=2)] == [1] * 30
 
 
 def test_a_commit_is_finished_by_whoever_opens_the_directory_next(tmp_path: Path) -> None:

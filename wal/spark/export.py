@@ -125,7 +125,8 @@ def export(
         spark = spark() if callable(spark) else spark
         cores = spark.sparkContext.defaultParallelism
         spans = plan(segments, destination.through, cores)
-        missed = max(0, spans[0].segments[0].first_sequence - destination.through - 1)
+        # what was gone before the first run was never there for an export
+        missed = max(0, segments[0].first_sequence - destination.through - 1) if destination.last else 0
         commits = []
         for start in range(0, len(spans), _ROUND_TASKS_PER_CORE * cores):
             chunk = spans[start : start + _ROUND_TASKS_PER_CORE * cores]

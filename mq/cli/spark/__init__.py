@@ -50,7 +50,7 @@ def _code(error: Exception) -> int:
 
     if isinstance(error, FileNotFoundError | NotADirectoryError) or type(error).__name__ == "NotALog":
         return NOT_FOUND
-    if isinstance(error, LogLocked | InstallRefused):
+    if isinstance(error, LogLocked | InstallRefused) or type(error).__name__ == "ExportRefused":
         return CONFLICT
     if isinstance(error, PermissionError):
         return DENIED

@@ -81,6 +81,7 @@ def export(
         compression=compression,
     )
     _show(result, out, output)
+    _tell_unknown(data_dir, channels)
 
 
 def _schema(text: str | None, start: Callable[[], Any]) -> Any:
@@ -97,6 +98,16 @@ def _schema(text: str | None, start: Callable[[], Any]) -> Any:
 
     start()
     return schema_of_ddl(content)
+
+
+def _tell_unknown(data_dir: str, channels: tuple[str, ...]) -> None:
+    if channels:
+        from wal.spark.catalog import catalog_of
+
+        known = set(catalog_of(data_dir).names.values())
+        for name in channels:
+            if name not in known:
+                say(f"there is no channel {name!r} in the log so far")
 
 
 def _show(result: Result, out: str, output: str) -> None:
