@@ -152,10 +152,19 @@ def test_the_services_fit_the_images(compose: dict[str, Any], text: str) -> None
     assert "data:/var/lib/mq:ro" in compose["services"]["audit"]["volumes"]
 
 
+def test_no_setting_of_a_developer_moves_the_broker_in_its_container(compose: dict[str, Any], text: str) -> None:
+    image = environment(stages_of(text), "broker")
+    here = compose["services"]["broker"]["environment"]
+    for name in ("SERVER_HOST", "WAL_DIR_PATH"):
+        assert here[name] == image[name]
+    config = Config.from_env({"SERVER_PORT": "7000", "WAL_DIR_PATH": "./data", **here})
+    assert (config.port, config.wire_port, config.wal_dir) == (50051, 50052, "/var/lib/mq")
+
+
 def test_a_stop_has_time_to_be_a_clean_one(compose: dict[str, Any]) -> None:
     broker = compose["services"]["broker"]
-    written = {name: value for name, value in broker["environment"].items() if "$" not in value}
-    config = Config.from_env(written)
+    config = Config.from_env(broker["environment"])
+    assert config.notes == ()
     assert int(broker["stop_grace_period"].removesuffix("s")) * 1_000 > 2 * config.graceful_shutdown_ms
 
 
