@@ -23,7 +23,7 @@ class Cleaner:
     def step(self) -> None:
         """Take a look at what is needed; once that is durable, have the rest cleaned. Called every second."""
         owner = self._owner
-        if self._is_running or owner.clock.monotonic() < self._due:
+        if not owner.limits.clean_bytes or self._is_running or owner.clock.monotonic() < self._due:
             return
         if self._horizon is None:
             self._horizon = Horizon(owner.state)

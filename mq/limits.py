@@ -36,7 +36,7 @@ class Limits:
     snapshot_bytes: int = 64 * MIB  # of log between snapshot runs, or twice the last run: what a start replays at most
     snapshot_record_bytes: int = 1 * MIB  # a channel that needs more is told in several records
     snapshot_slice_seconds: float = 0.004  # of the loop at a time, below the 5 ms that others may be held up
-    clean_bytes: int = 8 * MIB  # of the log read in one round of cleaning, or one segment: a bit at a time
+    clean_bytes: int = 8 * MIB  # of the log read in one round of cleaning, or one segment; 0: no cleaning
     channels: int = 10_000
     partitions: int = 1_024  # of one channel
     groups: int = 1_000  # of one channel

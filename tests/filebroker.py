@@ -17,14 +17,15 @@ from wal import FileLog, Options
 from wal.pb.wal_pb2 import Batch, BatchMessage, ChannelSettings
 
 OPTIONS = Options(segment_bytes=16 << 10, snapshot_bytes=16 << 10, soft_free_bytes=0)
-LIMITS = Limits(snapshot_bytes=24 << 10, buffer_bytes=8 << 10, read_bytes=2 << 10, clean_bytes=1)
+LIMITS = Limits(snapshot_bytes=24 << 10, buffer_bytes=8 << 10, read_bytes=2 << 10)
 LATEST = ChannelSettings(keep=ChannelSettings.KEEP_LATEST_PER_KEY, tombstone_grace_ms=60_000)
 
 
 class FileBroker(HandBroker):
     def __init__(self, directory: Path, clock: HandClock | None = None) -> None:
         self.directory = directory
-        super().__init__(FileLog.open(directory, OPTIONS), clock, LIMITS)
+        clock = clock or HandClock()
+        super().__init__(FileLog.open(directory, OPTIONS, clock=clock), clock, LIMITS)
         self.create("filler")
 
     def settle(self) -> None:

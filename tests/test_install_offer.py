@@ -405,3 +405,29 @@ def test_the_broker_serves_while_it_installs(broker: FileBroker, monkeypatch: py
     broker.install(offer.id)
     assert [type(answer).__name__ for answer in answers] == ["PublishReply", "PullReply"]
     assert everything(broker, "prices")[answers[0].base_offset][0] == "meanwhile"
+
+
+def test_the_broker_cleans_nothing_that_a_proposal_is_about(broker: FileBroker) -> None:
+    """Else a compaction of a busy log would always come too late."""
+    fill(broker, "gone")
+    broker.ask(DeleteChannel("gone"))
+    broker.settle_history()
+    (offer,) = propose(broker.directory, broker.clock.us)
+    for _ in range(5):
+        broker.tick(20_000)
+    assert set(offer.inputs) <= set(broker.names())
+    broker.install(offer.id)
+    assert not set(offer.inputs) & set(broker.names())
+
+
+def test_a_proposal_that_nobody_comes_back_for_holds_the_cleaner_up_for_an_hour(broker: FileBroker) -> None:
+    fill(broker, "gone")
+    broker.ask(DeleteChannel("gone"))
+    broker.settle_history()
+    (offer,) = propose(broker.directory, broker.clock.us)
+    broker.tick(3_600_001)
+    for _ in range(5):
+        broker.tick(20_000)
+    assert not set(offer.inputs) & set(broker.names())
+    with pytest.raises(ProposalRefused, match="any more"):
+        broker.install(offer.id)

@@ -71,9 +71,19 @@ class Cleaner:
         self._after = 0  # the first sequence of the segment that was looked at last
         self._unindexed: dict[int, tuple[int, int]] = {}  # by first sequence: bytes that no index tells of, looks left
         self._refused: set[str] = set()
+        self._spared: frozenset[str] = frozenset()  # others are about to rewrite these
 
-    def propose(self, manifest: Manifest, keep: Keep, max_bytes: int, salt: bytes, may_write: bool) -> Proposal | None:
-        """Stage what replaces the next few segments; None where there is nothing to gain."""
+    def propose(
+        self,
+        manifest: Manifest,
+        keep: Keep,
+        max_bytes: int,
+        salt: bytes,
+        may_write: bool,
+        spared: frozenset[str] = frozenset(),
+    ) -> Proposal | None:
+        """Stage what replaces the next few segments; None where there is nothing to gain. `spared` are left alone."""
+        self._spared = spared
         run = self._choose(manifest, keep, max_bytes, may_write)
         if not run.is_worth_it():
             return None
@@ -116,10 +126,11 @@ class Cleaner:
         if len(manifest.snapshots) < 2:
             return []
         floor = manifest.snapshots[0].begin
+        left_alone = self._refused | self._spared
         sealed = [
             entry
             for entry in manifest.segments
-            if entry.is_sealed and entry.last_sequence < floor and entry.name(manifest.extension) not in self._refused
+            if entry.is_sealed and entry.last_sequence < floor and entry.name(manifest.extension) not in left_alone
         ]
         ahead = [entry for entry in sealed if entry.first_sequence > self._after]
         return (ahead or sealed)[:LOOKED_AT_ONCE]

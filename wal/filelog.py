@@ -102,7 +102,8 @@ class FileLog:
         self._is_closed = False
         self._upkeep = Upkeep(
             disk, directory, self._writer, Cleaner(disk, directory, self._reader, options.segment_bytes),
-            space=opened.space, random=random, check_usable=self._check_usable, between_groups=self.run_between_groups,
+            clock=clock, space=opened.space, random=random, check_usable=self._check_usable,
+            between_groups=self.run_between_groups,
         )  # fmt: skip
 
         self.last_sequence = opened.live.last_sequence

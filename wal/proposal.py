@@ -4,6 +4,7 @@ It names the segments to be replaced and the staged files to replace them with, 
 it is believed: `wal.install` reads both sides, and the owner decides by its own state. The id is sixteen hex digits and
 never a path; the files of a proposal are named after it.
 
+    <id>.claim              while it is made: which segments it is about, so that nobody else rewrites them
     <id>.proposal           a line with the format and the CRC32C of what follows, then JSON
     <id>-<number>.staged    a whole segment
 """
@@ -14,6 +15,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
@@ -24,7 +26,8 @@ from wal.frame import crc32c
 
 STAGING = "staging"
 _TAG, _VERSION = "mq-wal-proposal", "1"
-_SUFFIX = ".proposal"
+_SUFFIX, _CLAIM = ".proposal", ".claim"
+CLAIM_US = 3_600_000_000  # how long a claim or a proposal keeps others from the segments that it names
 _ID = re.compile(r"[0-9a-f]{16}")
 _STAGED = re.compile(r"([0-9a-f]{16})-[0-9]{1,9}\.staged")
 
@@ -134,10 +137,35 @@ def path_in_staging(directory: str, name: str) -> str:
 
 def write_offer(disk: Disk, directory: str, offer: Offer) -> None:
     """The last act of who makes a proposal: what it names is whole by now."""
-    path = path_in_staging(directory, offer.id + _SUFFIX)
+    _write(disk, directory, offer, _SUFFIX)
+    disk.sync_directory(os.path.join(directory, STAGING))
+
+
+def write_claim(disk: Disk, directory: str, offer: Offer) -> None:
+    """The first act: an offer without outputs."""
+    _write(disk, directory, offer, _CLAIM)
+
+
+def _write(disk: Disk, directory: str, offer: Offer, suffix: str) -> None:
+    path = path_in_staging(directory, offer.id + suffix)
     write_file(disk, path + ".new", offer.pack())
     disk.rename(path + ".new", path)
-    disk.sync_directory(os.path.join(directory, STAGING))
+
+
+def claimed(disk: Disk, directory: str, now_us: int) -> frozenset[str]:
+    """The segments that proposals, waiting or being made, are about. Who never comes back claims nothing for long."""
+    names: set[str] = set()
+    try:
+        files = disk.list(os.path.join(directory, STAGING))
+    except FileNotFoundError:
+        return frozenset()
+    for file in files:
+        if file.endswith((_SUFFIX, _CLAIM)) and is_id(file[:16]):
+            with suppress(InstallRefused, OSError):
+                offer = Offer.unpack(read_file(disk, path_in_staging(directory, file)), file[:16])
+                if now_us - offer.made_us < CLAIM_US:
+                    names.update(offer.inputs)
+    return frozenset(names)
 
 
 def read_offer(disk: Disk, directory: str, offer_id: str) -> Offer:

@@ -18,12 +18,13 @@ from loguru import logger
 
 from wal.backup import Backup, Moment, back_up
 from wal.clean import Cleaner, Keep
+from wal.clock import Clock
 from wal.disk import Disk
 from wal.errors import BackupRefused, InstallRefused, LogClosed, LogFailed, WalError
 from wal.frame import Frame
 from wal.install import Approve, Installed, Judge, check, examine, place, take_back
 from wal.manifest import Manifest, SegmentEntry
-from wal.proposal import Proposal, read_offer, remove_offer
+from wal.proposal import Proposal, claimed, read_offer, remove_offer
 from wal.segment import Gap, SegmentFile
 from wal.space import Space
 from wal.verify import Damage, Progress, verify_segment
@@ -44,6 +45,7 @@ class Upkeep:
         writer: Writer,
         cleaner: Cleaner,
         *,
+        clock: Clock,
         space: Space,
         random: Callable[[int], bytes],
         check_usable: Callable[[], None],
@@ -53,6 +55,7 @@ class Upkeep:
         self._directory = directory
         self._writer = writer
         self._cleaner = cleaner
+        self._clock = clock
         self._space = space
         self._random = random
         self._check_usable = check_usable
@@ -170,8 +173,11 @@ class Upkeep:
         return before - self._bytes_of(self.install_now(proposal, _approval(keep), pump))
 
     def _propose_cleaning(self, keep: Keep, max_bytes: int) -> Proposal | None:
+        is_short = self._space.is_short
+        # Short of space, what this frees now counts more than what a compaction may free later.
+        spared = frozenset() if is_short else claimed(self._disk, self._directory, self._clock.now_us())
         return self._cleaner.propose(
-            self._writer.manifest, keep, max_bytes, self._random(8), may_write=not self._space.is_short
+            self._writer.manifest, keep, max_bytes, self._random(8), may_write=not is_short, spared=spared
         )
 
     def _bytes_of(self, names: Sequence[str]) -> int:

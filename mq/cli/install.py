@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mq.cli.option import connect
@@ -53,7 +54,9 @@ async def _install_offline(directory: str, proposals: Sequence[str]) -> list[pb.
     from wal.clock import SystemClock
 
     config = Config.load({"WAL_DIR_PATH": directory, "STORAGE_MODE": "wal"}, os.environ)
-    broker = Broker(await open_log(config), SystemClock(), limits(config))
+    # It would rewrite what is about to be replaced.
+    without_cleaning = replace(limits(config), clean_bytes=0)
+    broker = Broker(await open_log(config), SystemClock(), without_cleaning)
     try:
         await broker.start()
         return [_response(await _install(broker, proposal)) for proposal in proposals]

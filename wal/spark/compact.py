@@ -18,11 +18,21 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from wal.disk import DirectDisk
+from wal.disk import DirectDisk, Disk
 from wal.errors import WalError
 from wal.frame import Frame
 from wal.manifest import Manifest
-from wal.proposal import STAGING, Ground, Offer, Output, path_in_staging, staged_name, write_offer
+from wal.proposal import (
+    STAGING,
+    Ground,
+    Offer,
+    Output,
+    path_in_staging,
+    remove_offer,
+    staged_name,
+    write_claim,
+    write_offer,
+)
 from wal.record import DAMAGED
 from wal.segment import SealedWriter, SegmentHeader
 from wal.spark.hands import Hands
@@ -155,7 +165,7 @@ def stage(
     disk.make_directory(os.path.join(root, STAGING))
     kept = {each.name: each.kept_bytes for each in planned.surveys}
     target = max((entry.size for entry in manifest.segments if entry.is_sealed), default=0)
-    runs = {uuid4().hex[:16]: run for run in planned.runs}
+    runs = _claimed(disk, root, manifest, {uuid4().hex[:16]: run for run in planned.runs}, now_us)
     parts = [
         Part(segments, offer_id, planned.floors(run))
         for offer_id, run in runs.items()
@@ -181,6 +191,23 @@ def stage(
         write_offer(disk, root, offer)
         offers.append(offer)
     return offers
+
+
+def _claimed(
+    disk: Disk, root: str, manifest: Manifest, runs: dict[str, list[Segment]], now_us: int
+) -> dict[str, list[Segment]]:
+    """The runs that are all there once they are claimed: the broker may have cleaned some since they were looked at."""
+    for offer_id, run in runs.items():
+        names = tuple(segment.name for segment in run)
+        write_claim(disk, root, Offer(offer_id, manifest.log_uuid, now_us, names, (), 0, 0, 0))
+    present = {segment.name for segment in visible(root, sealed_only=True)}
+    claimed = {}
+    for offer_id, run in runs.items():
+        if present.issuperset(segment.name for segment in run):
+            claimed[offer_id] = run
+        else:
+            remove_offer(disk, root, offer_id)
+    return claimed
 
 
 def clear(root: str) -> None:
