@@ -54,6 +54,7 @@ class Agenda:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     def resume(self) -> None:
         """The marks have moved: go on with what waited for room in the log."""
@@ -63,6 +64,7 @@ class Agenda:
 
     def tick(self) -> None:
         """Do what is due by the clock; the timer calls this, and tests with a clock of theirs."""
+        self.stop()  # a timer that fired is over, also where it was early by the loop's own clock: uvloop's are
         if self._owner.refusal is not None:
             return
         try:
@@ -97,14 +99,8 @@ class Agenda:
             delay = min(delay, deadline - now)
         delay = max(delay, SHORTEST_SLEEP_SECONDS)
         due = self._owner.loop.time() + delay
-        if (
-            self._timer is None
-            or self._timer.cancelled()
-            or self._timer_at <= self._owner.loop.time()
-            or due < self._timer_at
-        ):
-            if self._timer is not None:
-                self._timer.cancel()
+        if self._timer is None or due < self._timer_at:
+            self.stop()
             self._timer_at = due
             self._timer = self._owner.loop.call_later(delay, self.tick)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
-from process import wait_until
+from process import Process, wait_until
 
 import mq
 from mq.client.redriving import Redriving
@@ -64,6 +67,23 @@ def test_a_delayed_message_shares_its_id_with_no_other_so_that_it_is_cancelled_a
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(publish, range(8)))) == 8
+
+
+def test_what_is_due_comes_also_where_nobody_asks_for_anything_else(tmp_path: Path) -> None:
+    """The timer of a broker is not lost between two ticks, whatever its loop's clock says: nothing else wakes it."""
+    process = Process(tmp_path)
+    try:
+        with mq.Client(f"mq://127.0.0.1:{process.wait_for_port('wire')}") as client:
+            client.create_channel("c")
+            first = datetime.now(UTC) + timedelta(milliseconds=300)
+            spaced = [first + timedelta(microseconds=7_310 * number) for number in range(60)]
+            for number, when in enumerate(spaced):
+                client.publish("c", b"%d" % number, deliver_at=when)
+            messages = iter(client.read("c"))
+            assert [next(messages).content for _ in spaced] == [b"%d" % number for number in range(60)]
+    finally:
+        process.signal(signal.SIGKILL)
+        process.wait()
 
 
 def test_asyncio_lists_and_cancels_and_sends_back_as_well(mq_broker: str) -> None:
