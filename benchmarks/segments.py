@@ -19,7 +19,7 @@ from wal.record import Acked, ChannelCreated, GroupCreated, Published, Record, e
 from wal.segment import SealedWriter, SegmentHeader, segment_name
 
 START_US = 1_700_000_000_000_000
-CHANNEL, GROUP = 1, 1
+CHANNEL, SCRAP, GROUP = 1, 2, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class Shape:
     keys: int = 0  # how many different ones; 0: messages have none
     acks: bool = True
     keep_latest: bool = False  # the channel asks for it
+    scrap: bool = False  # every second publish is to another channel, for a compaction to drop
     channel: str = "orders"
 
 
@@ -90,6 +91,8 @@ class _Records(Iterator[Record]):
         yield GroupCreated(
             channel_id=CHANNEL, group_id=GROUP, name="billing", start=[Position(partition=0)], timestamp_us=now
         )
+        if shape.scrap:
+            yield ChannelCreated(channel_id=SCRAP, name="scrap", partitions=1, timestamp_us=now)
         same = b"" if shape.keys else self._batch()
         while True:
             base = self.messages
@@ -104,6 +107,15 @@ class _Records(Iterator[Record]):
                 batch=batch,
             )
             self.messages += count
+            if shape.scrap:
+                yield Published(
+                    channel_id=SCRAP,
+                    base_offset=base,
+                    count=count,
+                    min_timestamp_us=now,
+                    max_timestamp_us=now,
+                    batch=batch,
+                )
             if shape.acks and base >= 2 * count:
                 start = base - 2 * count
                 yield Acked(

@@ -25,6 +25,7 @@ import psutil
 from google.protobuf.message import Message
 from pyspark.sql import SparkSession
 from segments import CHANNEL, Shape, generate
+from spark_live import measure
 
 from wal.record import Published
 from wal.spark.audit import audit
@@ -138,17 +139,16 @@ def exports(spark: SparkSession, here: Path, arguments: argparse.Namespace) -> N
 
 
 class Trimmed:
-    """Rules of a broker whose channel starts at an offset, and whose log needs nothing but its messages."""
+    """Rules of a broker that needs of its log nothing but the messages of one channel."""
 
-    def __init__(self, start: int, latest: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(self, latest: Sequence[tuple[int, int]] = ()) -> None:
         self.latest = list(latest)
-        self._start = start
 
     def start_of(self, channel_id: int, partition: int) -> int:
-        return self._start
+        return 0 if channel_id == CHANNEL else 1 << 62
 
     def needs(self, record: Message | object) -> bool:
-        return isinstance(record, Published)
+        return isinstance(record, Published) and record.channel_id == CHANNEL
 
     def passed(self, channel_id: int, partition: int) -> int:
         return 1 << 62
@@ -167,16 +167,14 @@ def compact(spark: SparkSession, log: Path, rules: Trimmed) -> int:
 
 def compactions(spark: SparkSession, here: Path, arguments: argparse.Namespace) -> None:
     log = here / "compact"
-    count = generate(str(log), Shape(segments=max(2, arguments.mib // 64)))
-    # every second segment's worth goes: half of each of two neighbours would be copied anyway
-    rules = Trimmed(count // 2)
+    generate(str(log), Shape(segments=max(2, arguments.mib // 64), scrap=True))
     kept = 0
 
     def run() -> None:
         nonlocal kept
         (log / "staging").mkdir(exist_ok=True)
         clear(str(log))
-        kept = compact(spark, log, rules)
+        kept = compact(spark, log, Trimmed())
         os.sync()
 
     seconds = best_of(arguments.rounds, run)
@@ -203,11 +201,20 @@ def latest(spark: SparkSession, here: Path, arguments: argparse.Namespace) -> No
     log = here / "latest"
     shape = Shape(segment_bytes=64 * MIB, keys=arguments.messages // 10, acks=False, keep_latest=True)
     made = generate(str(log), replace(shape, segments=max(2, arguments.messages // 550_000)))
-    rules = Trimmed(0, [(CHANNEL, 0)])
-    seconds = _timed(partial(compact, spark, log, rules))
+    seconds = _timed(partial(compact, spark, log, Trimmed([(CHANNEL, 0)])))
     allowed = 60 * made / 10_000_000
     name = f"compact, latest of {shape.keys:,} keys"
     report(name, f"{made / 1e6:.1f} M messages in {seconds:.1f} s", f"< {allowed:.0f} s", seconds < allowed)
+
+
+def live(spark: SparkSession, here: Path, arguments: argparse.Namespace) -> None:
+    found = measure(here, arguments.mib)
+    for what in ("published", "pulled"):
+        share = found[f"{what}_share"]
+        measured = f"{found[what] / 1e3:.0f} k msg/s before, {share:.2f} of that meanwhile"
+        report(f"messages {what} during a compaction", measured, ">= 0.6", share >= 0.6)
+    took = f"{found['replaced']:.0f} segments replaced in {found['seconds']:.0f} s, longest pause of a reader"
+    print(f"      {took} {found['longest_pause'] * 1e3:.0f} ms", flush=True)
 
 
 WORK: dict[str, Callable[[SparkSession, Path, argparse.Namespace], None]] = {
@@ -216,6 +223,7 @@ WORK: dict[str, Callable[[SparkSession, Path, argparse.Namespace], None]] = {
     "export": exports,
     "compact": compactions,
     "latest": latest,
+    "live": live,
 }
 
 

@@ -17,8 +17,9 @@ from walsample import published
 
 from wal.disk import DirectDisk
 from wal.errors import CorruptSegment
-from wal.frame import Frame
+from wal.frame import Frame, Salt, encode
 from wal.manifest import read_manifest, swap_manifest
+from wal.record import encode as encode_record
 from wal.segment import SEGMENT_HEADER_BYTES, Gap
 from wal.spark.listing import NotALog, Segment, SegmentGone, open_bytes, replacements, visible
 from wal.spark.scan import frames, read
@@ -78,11 +79,15 @@ def test_a_directory_of_a_running_broker_is_only_looked_at(tmp_path: Path) -> No
 def test_what_was_written_and_not_synced_is_not_seen_until_it_is(tmp_path: Path) -> None:
     log = open_here(tmp_path)
     grow(log, 3)
-    log.append([published(3)], sync=False)
-    log.pump()
-    seen = visible(str(tmp_path))
-    assert sequences(seen)[-1] == seen[-1].last_sequence == log.synced
-    grow(log, 1, base=4)
+    (active,) = visible(str(tmp_path))
+    type_, pieces, _ = encode_record(published(3))
+    header, _ = encode(Salt.of(active.salt), type_, 4, 2, pieces)
+    with open(tmp_path / active.name, "r+b") as file:  # as the writer would, before its sync
+        file.seek(active.size)
+        file.write(header + b"".join(pieces))
+    assert visible(str(tmp_path)) == [active]
+    assert sequences([active]) == [1, 2, 3]
+    grow(log, 2, base=3)
     assert sequences(visible(str(tmp_path))) == [1, 2, 3, 4, 5]
     log.close()
 

@@ -1,0 +1,147 @@
+"""A broker under load while Spark compacts its log and has the result installed: what is left of its rates.
+
+`python benchmarks/spark_live.py ADDRESS` is the load: it publishes and pulls at full speed, and prints how far it is.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from processes import Broker
+from segments import Shape, generate
+
+import mq
+from wal.spark.listing import manifest_of, visible
+
+CHANNEL = "load"
+QUIET_SECONDS = 10.0  # how long the rates are taken before Spark begins
+TICK_SECONDS = 0.1
+AHEAD = 200_000  # messages that may wait for the reader: it must not fall behind what the channel keeps
+Tick = tuple[float, int, int]  # when, published, pulled
+
+
+def measure(here: Path, mib: int) -> dict[str, float]:
+    """Rates before and while a log of so many MiB is compacted, and what that took."""
+    log = here / "live"
+    shape = Shape(segments=max(2, mib // 64), keys=mib * 800, keep_latest=True)
+    generate(str(log), shape)
+    _restarted(log)
+    broker = Broker(log)
+    try:
+        broker.wait_until_serving()
+        names = {segment.name for segment in visible(str(log))}
+        with _load(broker.address) as ticks:
+            _wait(ticks, QUIET_SECONDS)
+            began = time.monotonic()
+            command = [sys.executable, "-m", "mq.cli", "spark", "compact", "--data-dir", str(log), "--install"]
+            command += ["--server", broker.address, "--master", "local[2]", "-o", "json"]
+            answer = subprocess.run(command, capture_output=True, text=True)
+            ended = time.monotonic()
+        if answer.returncode:
+            sys.exit(f"the compaction failed: {answer.stderr}")
+        replaced = len(names - {segment.name for segment in visible(str(log))})
+    finally:
+        broker.process.send_signal(signal.SIGTERM)
+        broker.process.wait()
+    published, pulled = _rates(ticks, began - QUIET_SECONDS, began)
+    published_then, pulled_then = _rates(ticks, began, ended)
+    return {
+        "seconds": ended - began,
+        "replaced": replaced,
+        "published": published,
+        "pulled": pulled,
+        "published_share": published_then / published,
+        "pulled_share": pulled_then / pulled,
+        "longest_pause": _longest_pause(ticks, began, ended),
+    }
+
+
+def _restarted(log: Path) -> None:
+    """Two good stops leave two snapshots: what lies before both may be compacted."""
+    while len(manifest_of(str(log)).snapshots) < 2:
+        broker = Broker(log)
+        broker.wait_until_serving()
+        broker.process.send_signal(signal.SIGTERM)
+        broker.process.wait()
+
+
+@contextmanager
+def _load(address: str) -> Iterator[list[Tick]]:
+    process = subprocess.Popen([sys.executable, __file__, address], stdout=subprocess.PIPE, text=True)
+    ticks: list[Tick] = []
+
+    def collect() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            ticks.append(tuple(json.loads(line)))
+
+    reader = threading.Thread(target=collect)
+    reader.start()
+    try:
+        _wait(ticks, 2.0)  # until it runs evenly
+        yield ticks
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+
+
+def _wait(ticks: list[Tick], seconds: float) -> None:
+    begin = len(ticks)
+    while len(ticks) - begin < seconds / TICK_SECONDS:
+        time.sleep(TICK_SECONDS)
+
+
+def _rates(ticks: list[Tick], begin: float, end: float) -> tuple[float, float]:
+    within = [tick for tick in ticks if begin <= tick[0] <= end]
+    seconds = within[-1][0] - within[0][0]
+    return (within[-1][1] - within[0][1]) / seconds, (within[-1][2] - within[0][2]) / seconds
+
+
+def _longest_pause(ticks: list[Tick], begin: float, end: float) -> float:
+    """The longest time in which no message came out."""
+    longest, last, since = 0.0, -1, begin
+    for when, _, pulled in ticks:
+        if begin <= when <= end and pulled != last:
+            longest, last, since = max(longest, when - since), pulled, when
+    return longest
+
+
+def load(address: str) -> None:
+    """Publish and pull for ever."""
+    with mq.Client(address) as client:
+        client.create_channel(CHANNEL, exist_ok=True, max_bytes=256 << 20)
+        counts = {"published": 0, "pulled": 0}
+        for work in (_publish, _pull):
+            threading.Thread(target=work, args=(address, counts), daemon=True).start()
+        while True:
+            time.sleep(TICK_SECONDS)
+            print(json.dumps([time.monotonic(), counts["published"], counts["pulled"]]), flush=True)
+
+
+def _publish(address: str, counts: dict[str, int]) -> None:
+    body = [bytes(100)] * 5_000
+    with mq.Client(address) as client, client.producer(CHANNEL) as producer:
+        while True:
+            while counts["published"] - counts["pulled"] > AHEAD:
+                time.sleep(0.001)
+            producer.send_many(body)
+            counts["published"] += len(body)
+
+
+def _pull(address: str, counts: dict[str, int]) -> None:
+    with mq.Client(address) as client:
+        for batch in client.read(CHANNEL, start="latest").batches():
+            counts["pulled"] += len(batch)
+
+
+if __name__ == "__main__":
+    load(sys.argv[1])
