@@ -63,7 +63,9 @@ class Broker:
 
     def arm(self, step: int) -> None:
         """Die at this change of the disk, counted from now."""
-        self._fuse.write_text(str(step))
+        aside = self._fuse.with_suffix(".new")
+        aside.write_text(str(step))
+        aside.rename(self._fuse)  # whole, or not there: the broker looks at any moment
 
     def restart(self) -> None:
         """After its death; one that still lives is killed where it is."""
