@@ -62,7 +62,8 @@ class Worker:
     def __init__(self, folder: Path, address: str) -> None:
         self.folder = folder
         self.output = folder / f"output-{time.monotonic_ns()}"
-        command = [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--concurrency", "2", "--loglevel", "INFO"]
+        options = ["--concurrency", "2", "--loglevel", "INFO", "--task-events"]
+        command = [sys.executable, "-m", "celery", "-A", "tasks", "worker", *options]
         environment = {**os.environ, "MQ_SERVER": address}
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
@@ -126,6 +127,19 @@ def test_tasks_run_and_are_retried_and_the_worker_answers_and_ends_cleanly(
     assert sorted(worker.lines()) == sorted(set(worker.lines())), "nothing ran twice"
     assert mq_client.describe_group(QUEUE, GROUP).lag == 0, "the late ack was sent before the end"
     assert not [each.channel for each in mq_client.list_channels() if "reply" in each.channel], "answers leave nothing"
+
+
+def test_a_monitor_hears_what_the_worker_does(start: Callable[[], Worker], app: Celery) -> None:
+    heard: list[str] = []
+    start()
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": lambda event: heard.append(event["type"])})
+        for _ in receiver.itercapture(timeout=30, wakeup=False):
+            if "task-succeeded" in heard:
+                break
+            if heard and not any(each.startswith("task-") for each in heard):  # it listens, and the worker lives
+                app.send_task("add", [1, 2])
+    assert {"task-received", "task-started", "task-succeeded"} <= set(heard)
 
 
 def test_the_task_of_a_killed_worker_comes_again_and_an_acked_one_does_not(

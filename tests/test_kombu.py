@@ -154,6 +154,19 @@ def test_a_message_for_a_topic_goes_to_the_queues_that_match(connection: kombu.C
     assert [everything(channel).get(no_ack=True).payload for _ in range(2)] == ["db.error", "db.info"]
 
 
+def test_a_passing_queue_hears_the_topics_that_it_asked_for(connection: kombu.Connection, mq_broker: str) -> None:
+    topic = kombu.Exchange("events", type="topic", durable=False, delivery_mode="transient")
+    found: list[str] = []
+    queue = kombu.Queue("monitor", topic, routing_key="db.#", auto_delete=True, durable=False)
+    with connection.Consumer(queue, callbacks=[lambda body, _: found.append(body)], no_ack=True):
+        with kombu.Connection(mq_broker) as other, other.Producer(exchange=topic) as producer:
+            for key in ("db.error", "web.error", "db.disk.full"):
+                producer.publish(key, routing_key=key, declare=[topic])
+        while "db.disk.full" not in found:
+            connection.drain_events(timeout=10)
+    assert found == ["db.error", "db.disk.full"]
+
+
 def test_a_broker_that_is_away_is_an_error_that_kombu_retries() -> None:
     with kombu.Connection("mq://127.0.0.1:9") as connection, pytest.raises(connection.connection_errors):
         connection.connect()

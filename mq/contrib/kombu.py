@@ -5,7 +5,8 @@
 
 A queue of kombu is a channel of mq with one group; a message is leased until it is acked, and the lease is extended
 while the worker lives. A rejected message goes to the dead-letter channel. What a fanout exchange sends (Celery's
-remote control) is a channel that every consumer reads for itself, from now on.
+remote control), and what may be lost on a topic exchange (its events), is in a channel that everyone who listens reads
+for himself, from now on.
 
 A thread for each consumed queue pulls when there is room for more, and not before: a busy worker holds no more than
 its prefetch count. They hand over through one queue: `drain_events` waits on it, and Celery's event loop hears a bell.
@@ -134,9 +135,16 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         with suppress(ChannelNotFound):
             self._client.delete_channel(channel_of(queue))
 
-    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
-        if self.typeof(exchange).type == "fanout":
-            self.connection.fanouts[queue] = exchange
+    def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
+        declared = super().queue_declare(queue, passive, **kwargs)
+        if kwargs.get("auto_delete"):
+            self.connection.passing.add(declared.queue)
+        return declared
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
+        kind = self.typeof(exchange).type
+        if kind == "fanout" or (kind == "topic" and queue in self.connection.passing):
+            self.connection.hears[queue] = (exchange, re.compile(pattern or ""))
         else:
             self._make(queue)
 
@@ -149,17 +157,21 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     # ------------------------------------------------------------ sending
 
+    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
+        super().basic_publish(message, exchange, routing_key, **kwargs)
+        if exchange and self.typeof(exchange).type == "topic" and _is_transient(message):
+            self._put_fanout(exchange, message, routing_key)  # an event: who listens filters by its topic
+
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
-        properties = message["properties"]
-        ttl_ms = int(properties.get("expiration") or 0)
-        if properties.get("delivery_mode") != TRANSIENT:
+        ttl_ms = int(message["properties"].get("expiration") or 0)
+        if not _is_transient(message):
             self._client.publish(self._make(queue), dumps(message).encode(), ttl_ms=ttl_ms)
             return
         with suppress(ChannelNotFound):  # an answer that nobody waits for any more
             self._client.publish(channel_of(queue), dumps(message).encode(), ttl_ms=ttl_ms)
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
-        self._client.publish(self._make_fanout(exchange), dumps(message).encode())
+        self._client.publish(self._make_fanout(exchange), dumps(message).encode(), durability="os")
 
     # ------------------------------------------------------------ receiving
 
@@ -175,10 +187,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             transport.give(self, queue, message)
 
         transport = self.connection
-        exchange = self.connection.fanouts.get(queue)
-        if exchange is None:
+        if queue not in transport.hears:
             return Puller(self._client.consumer(self._make(queue), GROUP), give)
-        name = self._make_fanout(exchange)
+        name = self._make_fanout(transport.hears[queue][0])
         now = self._client.describe_channel(name).partitions[0].next_offset
         return Listener(self._client.read(name, start=at_offset(now)), give)
 
@@ -207,7 +218,10 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def deliver(self, queue: str, message: View) -> None:
         """Hand a message to the consumer of its queue; one that came after the cancel goes back."""
         if queue in self._active_queues:
-            self.connection._deliver(self._payload(message, queue in self._no_ack), queue)
+            payload = self._payload(message, queue in self._no_ack)
+            topic = payload["properties"]["delivery_info"].get("routing_key", "")
+            if queue not in self.connection.hears or self.connection.hears[queue][1].match(topic):
+                self.connection._deliver(payload, queue)
         elif isinstance(message, Message) and not self.closed:
             message.nack(delay_ms=0)
 
@@ -271,7 +285,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         super().__init__(client, **kwargs)
         self.arrived: SimpleQueue[tuple[Channel, str, View | MqError]] = SimpleQueue()
         self.made: set[str] = set()  # channels that are known to exist
-        self.fanouts: dict[str, str] = {}  # queue -> the exchange that it hears
+        self.passing: set[str] = set()  # queues that go with their consumer
+        self.hears: dict[str, tuple[str, re.Pattern[str]]] = {}  # queue -> the exchange that it hears, and which topics
         self.mq_client: Client | None = None
         self._loop: Any = None  # Celery's, where it drives this
         self._bell: tuple[socket.socket, socket.socket] | None = None  # read in the loop, rung by pullers
@@ -345,3 +360,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 def channel_of(queue: str) -> str:
     """The channel of a queue: what a channel's name may not hold is written as a number."""
     return PREFIX + re.sub(r"[^A-Za-z0-9.-]", lambda found: f"_{ord(found[0]):x}", queue)
+
+
+def _is_transient(message: dict[str, Any]) -> bool:
+    found: bool = message["properties"].get("delivery_mode") == TRANSIENT
+    return found
