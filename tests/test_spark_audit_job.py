@@ -132,20 +132,16 @@ def test_a_missing_sequence_of_a_producer_is_a_gap_also_between_segments(spark: 
 def test_latencies_meet_from_different_segments(spark: SparkSession) -> None:
     from wal.spark import tables
 
-    publishes: Steps[tuple[int, int]] = Steps()
-    acks: Steps[tuple[int, int, int]] = Steps()
-    publishes.add((1, 0), 0, 1 << 19, 1_000)
-    acks.add((1, 7, 0), 5, (1 << 18) + 5, 1_010)
-    acks.add((1, 8, 0), 0, 4, 1_020)
-    published = spark.createDataFrame(
-        [(*key, stretch, steps) for key, stretch, steps in publishes.take()],
-        "channel_id long, partition int, stretch long, steps binary",
-    )
-    acked = spark.createDataFrame(
-        [(*key, stretch, steps) for key, stretch, steps in acks.take()],
-        "channel_id long, group_id long, partition int, stretch long, steps binary",
-    )
-    found = [tuple(row) for row in tables.latencies(published, acked).collect()]
+    steps: Steps[tuple[int, int, int | None]] = Steps()
+    steps.add((1, 0, None), 0, 1 << 19, 1_000)
+    steps.add((1, 0, 7), 5, (1 << 18) + 5, 1_010)
+    steps.add((1, 0, 8), 0, 4, 1_020)
+    steps.add((2, 0, 7), 0, 4, 1_020)
+    rows = [
+        (channel, partition, stretch, group, packed) for (channel, partition, group), stretch, packed in steps.take()
+    ]
+    frame = spark.createDataFrame(rows, "channel_id long, partition int, stretch long, group_id long, packed binary")
+    found = sorted(tuple(row) for row in tables.latencies(frame).collect())
     assert found == [(1, 7, 10, 1 << 18), (1, 8, 20, 4)]
 
 

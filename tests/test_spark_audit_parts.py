@@ -257,7 +257,7 @@ def test_a_commit_whose_beginning_stands_in_another_segment_is_completed():
         [Committed(**ME, offset=3, timestamp_us=NOW_US + 7)],
     )
     assert [(each["start"], each["end"]) for each in digest.open_commits()] == [(10, 15), (0, 3)]
-    inside = [unpack(each["steps"]).tolist() for row in rows for each in row["acks"]]
+    inside = [unpack(each["packed"]).tolist() for row in rows for each in row["steps"] if each["group_id"]]
     assert inside == [[[15, 20, NOW_US]]]
     (group,) = digest.groups()
     assert group["acked"] == 5 + 5 + 3

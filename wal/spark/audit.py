@@ -24,7 +24,7 @@ from wal.spark.verdict import COLUMNS, again, chain_of, verdict
 from wal.verify import Report
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
-_ACKS = "channel_id long, group_id long, partition int, stretch long, steps binary"
+_STEPS = "channel_id long, partition int, stretch long, group_id long, packed binary"
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ def _fill(spark: SparkSession, root: str, manifest: Manifest, rows: DataFrame, f
     groups = digest.groups()
     keys = _collect(tables.keys(tables.table(rows, "keys"))) if sizes["keys"] else []
     producers = _collect(tables.producers(tables.table(rows, "producers"))) if sizes["producers"] else []
-    latencies = _latencies(spark, rows, digest) if sizes["acks"] or digest.open_commits() else []
+    latencies = _latencies(spark, rows, digest) if any(row["acked"] for row in groups) else []
     for row in latencies:
         row["microseconds"] = middle_of(row["bucket"])
     samples = digest.total("samples", ("channel_id",), *_SAMPLED)
@@ -126,15 +126,16 @@ def damage_row(damage: Damage) -> Row:
 
 
 def _latencies(spark: SparkSession, rows: DataFrame, digest: Digest) -> list[Row]:
-    acks = tables.table(rows, "acks")
-    steps: Steps[tuple[int, int, int]] = Steps()
+    steps = tables.table(rows, "steps")
+    opened: Steps[tuple[int, int, int]] = Steps()
     for each in digest.open_commits():
-        key = (each["channel_id"], each["group_id"], each["partition"])
-        steps.add(key, each["start"], each["end"], each["time_us"])
-    opened = [(*key, stretch, packed) for key, stretch, packed in steps.take()]
-    if opened:
-        acks = acks.union(spark.createDataFrame(opened, _ACKS))
-    return _collect(tables.latencies(tables.table(rows, "publishes"), acks))
+        key = (each["channel_id"], each["partition"], each["group_id"])
+        opened.add(key, each["start"], each["end"], each["time_us"])
+    more = [(*key[:2], stretch, key[2], packed) for key, stretch, packed in opened.take()]
+    if more:
+        steps = steps.union(spark.createDataFrame(more, _STEPS))
+    found = _collect(tables.latencies(steps))
+    return sorted(found, key=lambda row: (row["channel_id"], row["group_id"], row["bucket"]))
 
 
 def _collect(frame: DataFrame) -> list[Row]:

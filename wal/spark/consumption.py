@@ -47,7 +47,7 @@ class Consumption:
     def __init__(self) -> None:
         self._groups: dict[GroupKey, _Group] = {}
         self._progress: Buckets[_Progress] = Buckets()
-        self._acks: Steps[GroupKey] = Steps()
+        self.acks: Steps[GroupKey] = Steps()  # when offsets were acked
         self._reasons: Counter[tuple[int, int, str]] = Counter()
         self._positions: dict[GroupKey, int] = {}  # of cumulative acks, where it is known
         self._open: dict[GroupKey, tuple[int, int]] = {}  # the first commit, where it began is told by segments before
@@ -59,7 +59,7 @@ class Consumption:
         for each in record.ranges:
             done += each.end - each.start
             if each.end > each.start:
-                self._acks.add(key, each.start, each.end, record.timestamp_us)
+                self.acks.add(key, each.start, each.end, record.timestamp_us)
         self._ack(key, done)
         self._move(key, record.timestamp_us, None, done)
 
@@ -70,7 +70,7 @@ class Consumption:
             self._open[key] = (record.offset, record.timestamp_us)
             before = record.offset
         elif record.offset > before:
-            self._acks.add(key, before, record.offset, record.timestamp_us)
+            self.acks.add(key, before, record.offset, record.timestamp_us)
         self._ack(key, max(0, record.offset - before))
         self._place(key, record.offset, record.timestamp_us)
 
@@ -113,15 +113,10 @@ class Consumption:
                 self._move(key, time_us, cursor.offset + ahead, 0)
 
     def is_large(self) -> bool:
-        return self._acks.ranges > _MOST_RANGES
-
-    def take_large(self) -> dict[str, list[Any]]:
-        """What grows with the acks; forgotten here, and adds up elsewhere."""
-        return {"acks": [(*key, stretch, packed) for key, stretch, packed in self._acks.take()]}
+        return self.acks.ranges > _MOST_RANGES
 
     def take(self) -> dict[str, list[Any]]:
         return {
-            **self.take_large(),
             "groups": [
                 (*key, each.acked, each.acks, each.redelivered, each.max_deliveries, each.dead_letters)
                 for key, each in self._groups.items()

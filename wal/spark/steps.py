@@ -104,6 +104,19 @@ def latencies(published: Iterable[bytes], acked: Iterable[bytes]) -> dict[int, i
     return {int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)}
 
 
+def group_latencies(steps: Iterable[tuple[int | None, bytes]]) -> list[tuple[int, int, int]]:
+    """The same for all groups of a channel: group, bucket, messages. Steps without a group are the publishes."""
+    published: list[bytes] = []
+    acked: dict[int, list[bytes]] = {}
+    for group_id, packed in steps:
+        (published if group_id is None else acked.setdefault(group_id, [])).append(packed)
+    return [
+        (group_id, bucket, messages)
+        for group_id, acks in acked.items()
+        for bucket, messages in latencies(published, acks).items()
+    ]
+
+
 def buckets_of(microseconds: NDArray[np.int64]) -> NDArray[np.int64]:
     """Numbers of the buckets: one for each microsecond first, then as many for every further power of two."""
     value = np.maximum(microseconds, 0)

@@ -67,8 +67,8 @@ TABLES: dict[str, pa.DataType] = {
     "batches": _rows(**_CHANNEL, bits=_I32, frames=_I64),
     "rates": _rows(**_PARTITION, start_us=_I64, width_us=_I64, messages=_I64, bytes=_I64, end_offset=_I64),
     "producers": _rows(**_CHANNEL, producer=pa.string(), first=_I64, last=_I64),
-    "publishes": _rows(**_PARTITION, stretch=_I64, steps=pa.binary()),
-    "acks": _rows(**_GROUP, partition=_I32, stretch=_I64, steps=pa.binary()),
+    # when offsets were published (group_id is null) and acked: see wal.spark.steps
+    "steps": _rows(**_PARTITION, stretch=_I64, group_id=_I64, packed=pa.binary()),
     "groups": _rows(**_GROUP, partition=_I32, acked=_I64, acks=_I64, redelivered=_I64, max_deliveries=_I64,
                     dead_letters=_I64),
     "reasons": _rows(**_GROUP, reason=pa.string(), messages=_I64),
@@ -81,7 +81,7 @@ TABLES: dict[str, pa.DataType] = {
     "sizes": _rows(**_CHANNEL, bits=_I32, messages=_I64),
     "keys": _rows(**_CHANNEL, key=pa.binary(), messages=_I64),
 }  # fmt: skip
-LARGE = ("publishes", "acks", "keys", "producers")  # the lists that grow with the messages: for Spark to put together
+LARGE = ("steps", "keys", "producers")  # the lists that grow with the messages: for Spark to put together
 SMALL = pa.schema([*SCALARS.items(), *((name, kind) for name, kind in TABLES.items() if name not in LARGE)])
 # A row as it travels: all that is small is one value, which Spark need not understand; null: more rows follow.
 SCHEMA = pa.schema([("number", _I32), ("small", pa.binary()), *((name, TABLES[name]) for name in LARGE)])
@@ -180,7 +180,7 @@ class Summary:
         return self.traffic.is_large() or self.consumption.is_large() or self.sample.is_large()
 
     def take_large(self) -> dict[str, list[Any]]:
-        return {**self.traffic.take_large(), **self.consumption.take_large(), **self.sample.take_large()}
+        return {**self.traffic.take_large(), **self.sample.take_large(), "steps": self._steps()}
 
     def take(self) -> dict[str, list[Any]]:
         keys = self._starts.keys() | self._expired.keys()
@@ -188,6 +188,7 @@ class Summary:
             **self.traffic.take(),
             **self.consumption.take(),
             **self.sample.take(),
+            "steps": self._steps(),
             "runs": self.runs.runs(),
             "findings": [
                 (*finding[:-1], [(loss.channel_id, loss.partition, loss.start, loss.end) for loss in finding.losses])
@@ -196,6 +197,14 @@ class Summary:
             "starts": [(*key, *self._starts.get(key, (0, 0)), self._expired[key]) for key in keys],
             "names": [(*where, *what) for where, what in self._names.items()],
         }
+
+    def _steps(self) -> list[tuple[Any, ...]]:
+        published = [(*key, stretch, None, packed) for key, stretch, packed in self.traffic.times.take()]
+        acked = [
+            (channel_id, partition, stretch, group_id, packed)
+            for (channel_id, group_id, partition), stretch, packed in self.consumption.acks.take()
+        ]
+        return published + acked
 
     # ------------------------------------------------------------ what gives offsets to messages
 

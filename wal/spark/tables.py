@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import IntegerType, LongType, MapType
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StructType
 
-from wal.spark.steps import latencies as _latencies
+from wal.spark.steps import group_latencies
 
-_GROUP = ("channel_id", "group_id", "partition")
+_HISTOGRAM = StructType().add("group_id", LongType()).add("bucket", IntegerType()).add("messages", LongType())
 TOP_KEYS = 20  # of each channel
 MOST_PRODUCERS = 10_000
 
@@ -54,22 +54,19 @@ def producers(ranges: DataFrame) -> DataFrame:
     )
 
 
-def latencies(publishes: DataFrame, acks: DataFrame) -> DataFrame:
+def latencies(steps: DataFrame) -> DataFrame:
     """Histograms of the time from publish to ack of each group: bucket, messages.
 
     The steps of one stretch of a partition come together from all segments; no task ever holds more than that.
     """
-    stretch = ["channel_id", "partition", "stretch"]
-    published = publishes.groupBy(*stretch).agg(F.collect_list("steps").alias("published"))
-    acked = acks.groupBy(*stretch, "group_id").agg(F.collect_list("steps").alias("acked"))
-    # Pickled rows: the one that goes by Arrow needs pandas, and these are few and large.
-    histogram = F.udf(_latencies, MapType(IntegerType(), LongType()), useArrow=False)
+    together = F.collect_list(F.struct("group_id", "packed"))
+    histograms = F.udf(group_latencies, ArrayType(_HISTOGRAM), useArrow=False)  # few rows, and large ones
     return (
-        acked.join(published, stretch)
-        .select(*_GROUP, F.explode(histogram("published", "acked")).alias("bucket", "messages"))
+        steps.groupBy("channel_id", "partition", "stretch")
+        .agg(together.alias("steps"))
+        .select("channel_id", F.inline(histograms("steps")))
         .groupBy("channel_id", "group_id", "bucket")
         .agg(F.sum("messages").alias("messages"))
-        .orderBy("channel_id", "group_id", "bucket")
     )
 
 

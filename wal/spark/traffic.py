@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from wal.continuity import Key
@@ -80,7 +79,7 @@ class Traffic:
         self._batches: Counter[tuple[int, int]] = Counter()
         self._rates: Buckets[_Rate] = Buckets()
         self._producers: dict[tuple[int, str], list[list[int]]] = {}  # ranges of sequences
-        self._times: Steps[Key] = Steps()
+        self.times: Steps[Key] = Steps()  # when offsets were published
 
     def published(self, key: Key, record: Published, end: int, size: int) -> None:
         """A publish of so many bytes whose last offset is the one before `end`."""
@@ -108,10 +107,10 @@ class Traffic:
             if end > rate.end_offset:
                 rate.end_offset = end
         if not record.parts:
-            self._times.add(key, base, end, time_us)
+            self.times.add(key, base, end, time_us)
         for part in record.parts:
             start = part.base_offset
-            self._times.add(key, start, start + part.count, part.timestamp_us)
+            self.times.add(key, start, start + part.count, part.timestamp_us)
             if part.producer:
                 self.produced(key[0], part.producer, part.sequence)
 
@@ -129,7 +128,7 @@ class Traffic:
             ranges.append([sequence, sequence])
 
     def is_large(self) -> bool:
-        return len(self._producers) > _MOST_PRODUCERS or self._times.ranges > _MOST_RANGES
+        return len(self._producers) > _MOST_PRODUCERS or self.times.ranges > _MOST_RANGES
 
     def take_large(self) -> dict[str, list[Any]]:
         """What grows with the messages; forgotten here, and adds up elsewhere."""
@@ -139,10 +138,7 @@ class Traffic:
             for first, last in ranges
         ]
         self._producers.clear()
-        return {
-            "producers": producers,
-            "publishes": [(*key, stretch, packed) for key, stretch, packed in self._times.take()],
-        }
+        return {"producers": producers}
 
     def take(self) -> dict[str, list[Any]]:
         width = self._rates.width_us
@@ -155,11 +151,6 @@ class Traffic:
                 for (key, start), rate in self._rates.values.items()
             ],
         }
-
-    def times(self) -> Iterator[tuple[int, int]]:
-        """The first and last time of each partition."""
-        for value in self._partitions.values():
-            yield value.min_us, value.max_us
 
 
 def _fields(value: _Partition) -> tuple[int, ...]:
