@@ -420,6 +420,7 @@ def test_what_is_wrong_with_an_export_is_one_line(sample: Path, tmp_path: Path) 
         assert result.exit_code == code, result.output
         assert line in result.stderr
         assert "Traceback" not in result.output
+    assert not Path(new).exists() or not any(Path(new).rglob("*.parquet"))
 
 
 # ---------------------------------------------------------------- parts

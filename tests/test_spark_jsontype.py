@@ -41,6 +41,7 @@ def fitted(kind: Any, text: str) -> Any:
         ("double", "5", 5.0),
         ("double", "NaN", "misfit"),
         ("double", "1" * 400, "misfit"),
+        ("double", "1e400", "misfit"),
         ("boolean", "true", True),
         ("boolean", "1", "misfit"),
         ("string", '"é"', "é"),

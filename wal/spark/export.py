@@ -114,8 +114,8 @@ def export(
     `json_schema` is a schema as Spark writes it in JSON, or INFER: guess one the first time, and keep it.
     Raises ExportRefused where `out` is another export, LogLocked where one is running, NotALog, BadSchema, OSError.
     """
+    wanted = Kind(str(manifest_of(root).log_uuid), tuple(sorted(set(channels))), json_schema)
     with Destination(out) as destination:
-        wanted = Kind(str(manifest_of(root).log_uuid), tuple(sorted(set(channels))), json_schema)
         _check(destination, wanted)
         segments = pending(root, destination.through, sealed_only=sealed_only)
         if segments and destination.kind() is None:

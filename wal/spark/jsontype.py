@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
+from math import isinf
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -143,7 +144,10 @@ def _whole(bits: int) -> _Fit:
 def _number(value: Any) -> float:
     if type(value) not in (int, float):
         raise ValueError("no number")
-    return float(value)
+    number = float(value)
+    if isinf(number):  # JSON has no infinity: this one has more digits than there is room for
+        raise ValueError("too large")
+    return number
 
 
 def _boolean(value: Any) -> bool:
