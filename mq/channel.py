@@ -147,6 +147,27 @@ class Schedule(NamedTuple):
     messages: int
 
 
+class Schedules(dict[int, Schedule]):
+    """The delayed publishes of a channel, by their ids. There may be a million: nobody is to walk over all of them."""
+
+    __slots__ = ("messages",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages = 0  # in all of them
+
+    def plan(self, schedule_id: int, schedule: Schedule) -> None:
+        self.drop(schedule_id)
+        self[schedule_id] = schedule
+        self.messages += schedule.messages
+
+    def drop(self, schedule_id: int) -> None:
+        """It is out, or cancelled; one that is not there is no error."""
+        planned = self.pop(schedule_id, None)
+        if planned is not None:
+            self.messages -= planned.messages
+
+
 class Channel:
     def __init__(
         self, channel_id: int, name: str, settings: ChannelSettings, created_us: int, producers: Producers
@@ -160,7 +181,7 @@ class Channel:
         self.groups: dict[str, Group] = {}
         self.groups_by_id: dict[int, Group] = {}
         self.producers = producers
-        self.schedules: dict[int, Schedule] = {}
+        self.schedules = Schedules()
         self.expired = 0  # messages, since the start of the process
         self.turn = 0  # of batches that may go to any partition
         self.aging_us = 0  # when its oldest messages come of age, as far as somebody waits for that

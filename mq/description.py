@@ -19,7 +19,7 @@ def describe_channel(channel: Channel) -> ChannelInfo:
         bytes=sum(at.bytes for at in partitions),
         groups=len(channel.groups),
         created_us=channel.created_us,
-        scheduled=sum(planned.messages for planned in channel.schedules.values()),
+        scheduled=channel.schedules.messages,
         expired=channel.expired,
         channel_id=channel.channel_id,
     )

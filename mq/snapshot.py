@@ -144,7 +144,7 @@ def restore(snapshot: ChannelSnapshot, producers: Producers) -> Channel:
             )
             producers.note(known.producer, answer, known.seen_us)
     for planned in snapshot.schedules:
-        channel.schedules[planned.schedule_id] = Schedule(planned.due_us, planned.sequence, planned.count)
+        channel.schedules.plan(planned.schedule_id, Schedule(planned.due_us, planned.sequence, planned.count))
     return channel
 
 

@@ -123,15 +123,16 @@ class State(Store):
                 )
                 channel.producers.note(part.producer, answer, part.timestamp_us)
         if record.schedule_id:
-            channel.schedules.pop(record.schedule_id, None)
+            channel.schedules.drop(record.schedule_id)
 
     def _scheduled(self, sequence: int, record: pb.Scheduled) -> None:
         channel = self._known(record.channel_id)
         self.next_schedule_id = max(self.next_schedule_id, record.schedule_id + 1)
         if channel is None:
             return
-        channel.schedules[record.schedule_id] = Schedule(record.due_us, sequence, record.count)
-        heappush(self.schedules, (record.due_us, record.schedule_id, record.channel_id))
+        number, due_us = record.schedule_id, record.due_us  # the same objects in both: there may be a million
+        channel.schedules.plan(number, Schedule(due_us, sequence, record.count))
+        heappush(self.schedules, (due_us, number, channel.channel_id))
         if record.producer:
             answer = Answer(
                 record.sequence, record.crc, record.partition, 0, record.count, record.timestamp_us, record.schedule_id
@@ -141,7 +142,7 @@ class State(Store):
     def _schedule_cancelled(self, sequence: int, record: pb.ScheduleCancelled) -> None:
         channel = self._known(record.channel_id)
         if channel is not None:
-            channel.schedules.pop(record.schedule_id, None)
+            channel.schedules.drop(record.schedule_id)
 
     def _dead_lettered(self, sequence: int, record: pb.DeadLettered) -> None:
         group = self._group(record.channel_id, record.group_id, record.partition)

@@ -16,8 +16,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from mq import publication
-from mq.command import CancelSchedule, CreateChannel, DeleteChannel, ListSchedules, Position, Publish, Pull
-from mq.errors import ChannelNotFound, ScheduleNotFound
+from mq.command import (
+    CancelSchedule,
+    CreateChannel,
+    DeleteChannel,
+    DescribeChannel,
+    ListSchedules,
+    Position,
+    Publish,
+    Pull,
+)
+from mq.errors import ChannelNotFound, MqError, ScheduleNotFound
 from mq.reply import Placement
 from mq.store import Store
 from wal.pb.wal_pb2 import Batch, BatchMessage
@@ -183,6 +192,7 @@ class KeyedMachine(RuleBasedStateMachine):
             assert ends == [len(part) for part in self.stored[name]]
             planned = self.hand.ask(ListSchedules(name)).schedules
             of_name = [item for item in self.delayed if item.name == name]
+            assert self.hand.ask(DescribeChannel(name)).scheduled == sum(len(item.texts) for item in of_name)
             assert [(at.due_us, at.schedule_id, at.count) for at in planned] == sorted(
                 (item.due, item.number, len(item.texts)) for item in of_name
             )
@@ -217,5 +227,5 @@ def test_planted_a_broker_without_one_of_its_rules_is_caught(
         phases=[Phase.generate],
         database=None,
     )
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
+    with pytest.raises((AssertionError, pytest.fail.Exception, MqError)):
         run_state_machine_as_test(KeyedMachine, settings=seeded)
