@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -48,11 +49,15 @@ def install_offline(directory: str, proposals: Sequence[str]) -> list[pb.Install
 
 
 async def _install_offline(directory: str, proposals: Sequence[str]) -> list[pb.InstallSegmentsResponse]:
+    from loguru import logger
+
     from mq.broker import Broker
     from mq.config import Config
     from mq.server import limits, open_log
     from wal.clock import SystemClock
 
+    logger.remove()
+    logger.add(sys.stderr, level="ERROR", format="mq: {message}")
     config = Config.load({"WAL_DIR_PATH": directory, "STORAGE_MODE": "wal"}, os.environ)
     # It would rewrite what is about to be replaced.
     without_cleaning = replace(limits(config), clean_bytes=0)
