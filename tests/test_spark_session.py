@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from _thread import interrupt_main
 from pathlib import Path
@@ -90,3 +93,14 @@ def test_what_a_user_can_help_is_told_and_what_he_can_not_is_not() -> None:
     assert reason(OSError(28, "No space left on device", "/out")) == "/out: No space left on device"
     assert reason(ModuleNotFoundError("no", name="mq.nosuch")) is None
     assert reason(ZeroDivisionError()) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there a thread has a priority of its own")
+def test_spark_gives_way_and_its_driver_does_not() -> None:
+    from wal.spark.session import _nicely
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    command = [sys.executable, "-c", "import os; print(os.getpriority(os.PRIO_PROCESS, 0))"]
+    lowered = _nicely(lambda: subprocess.check_output(command), 7)
+    assert int(lowered) == max(7, before)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before

@@ -11,6 +11,11 @@ import logging
 import os
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
@@ -72,17 +77,31 @@ def _prepare(conf: SparkConf, master: str | None) -> None:
 
 def _start_jvm(conf: SparkConf, verbose: bool) -> None:
     """Spark's own noise goes to a file without a name; if it does not start, the end of that says why."""
-    if verbose:
-        SparkContext._ensure_initialized(conf=conf)
-        return
     with tempfile.TemporaryFile() as noise:
+        launch = partial(launch_gateway, conf, None if verbose else {"stderr": noise})
         try:
-            gateway = launch_gateway(conf, {"stderr": noise})  # type: ignore[no-untyped-call]
+            gateway = _nicely(launch, int(os.environ.get("SPARK_NICE") or 0))
         except PySparkException as error:
             noise.seek(max(0, noise.tell() - _TAIL_BYTES))
             lines = noise.read().decode("utf-8", "replace").strip().splitlines()
             raise SparkNotStarted(f"Spark did not start: {lines[-1] if lines else error}") from error
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _nicely(launch: Callable[[], Any], nice: int) -> Any:
+    """Have a process started that gives way to others, and its children with it, but not this process.
+
+    A thread of Linux has a priority of its own, and what it starts inherits that.
+    """
+    if nice <= 0 or sys.platform != "linux":
+        return launch()
+
+    def lowered() -> Any:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
+        return launch()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lowered).result()
 
 
 def _over_defaults(conf: SparkConf) -> SparkConf:
