@@ -179,12 +179,14 @@ def test_the_example_reads_the_variables_that_its_services_get(root: Path, compo
 def test_the_spark_services_give_options_that_exist(compose: dict[str, Any]) -> None:
     services = compose["services"]
     assert services["spark"]["entrypoint"][2:] == ["mq", "spark", "maintain"]
-    spark = main.get_command(click.Context(main), "spark")
-    jobs = spark.commands if isinstance(spark, click.Group) else {}
+    context = click.Context(main)
+    spark = main.get_command(context, "spark")
+    assert isinstance(spark, click.Group)
     for job, *arguments in [services["audit"]["command"], ["maintain", *services["spark"]["command"]]]:
-        if job not in jobs:
+        found = spark.get_command(context, job)
+        if found is None:
             pytest.skip(f"NOT TESTED: there is no `mq spark {job}` here")
-        options = {name for option in jobs[job].params for name in option.opts}
+        options = {name for option in found.params for name in option.opts}
         assert [each for each in arguments if each.startswith("--") and each not in options] == []
 
 

@@ -144,6 +144,26 @@ def test_the_task_of_a_killed_worker_comes_again(worker: Worker, mq_broker: str,
     assert worker.lines() == ["patient begins", "patient begins", "patient ends"]
 
 
+def test_a_worker_holds_no_more_than_it_took(mq_broker: str, mq_client: mq.Client) -> None:
+    send(mq_broker, *(f"add 1 {number}" for number in range(10)))
+
+    async def take(count: int) -> tuple[int, int]:
+        broker = MqBroker(mq_broker, ack_wait_ms=1_000)
+        await broker.startup()
+        tasks = broker.listen()
+        for _ in range(count):
+            await (await anext(tasks)).ack()
+        await anext(tasks)
+        held = mq_client.describe_group("taskiq", "taskiq").pending
+        await tasks.aclose()
+        await broker.shutdown()
+        return held, mq_client.describe_group("taskiq", "taskiq").lag
+
+    held, left = asyncio.run(take(3))
+    assert held <= 4, "three that are acked, perhaps not sent yet, and the one in hand"
+    assert left == 7, "what was not acked is there for the next"
+
+
 def test_a_delayed_task_is_held_back(mq_broker: str, mq_client: mq.Client) -> None:
     send(mq_broker, "add 1 2", delay=3600)
     assert mq_client.describe_channel("taskiq").scheduled == 1

@@ -14,8 +14,9 @@ from contextlib import suppress
 from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
 from mq.client.aio_client import AsyncClient
-from mq.errors import GroupExists, InvalidArgument, Unavailable
+from mq.errors import GroupExists, InvalidArgument, MqError, Unavailable
 
+WAIT_SECONDS = 5.0  # of one pull; the next follows at once
 DELAY = "delay"  # the label, in seconds, that the other brokers of taskiq know too
 
 
@@ -24,7 +25,7 @@ class MqBroker(AsyncBroker):
 
     `ack_wait_ms`: how long a killed worker's tasks wait for the next one. `max_deliver`: how often a task is given out
     before it is a dead letter. Both count where the group does not exist yet; 0 is the server's default. `batch_size`:
-    tasks that a worker takes at once.
+    tasks that a worker takes at once. It pulls when it has room, so with 1 it holds none that another could run.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class MqBroker(AsyncBroker):
         *,
         channel: str = "taskiq",
         group: str = "taskiq",
-        batch_size: int = 10,
+        batch_size: int = 1,
         ack_wait_ms: int = 0,
         max_deliver: int = 0,
     ) -> None:
@@ -72,9 +73,16 @@ class MqBroker(AsyncBroker):
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Tasks as they come. The client closes the consumer, not the end of this: tasks that still run are to ack."""
-        consumer = await self._connected().consumer(self._channel, self._group, batch_size=self._batch_size)
-        async for message in consumer:
-            yield AckableMessage(data=message.content, ack=message.ack)
+        consumer = await self._connected().consumer(self._channel, self._group)
+        while self._client is not None:
+            try:
+                batch = await consumer.fetch(self._batch_size, WAIT_SECONDS)
+            except MqError as error:
+                if not error.retryable:
+                    raise
+                continue  # it was tried for long enough: again
+            for message in batch:
+                yield AckableMessage(data=message.content, ack=message.ack)
 
     def _connected(self) -> AsyncClient:
         if self._client is None:
