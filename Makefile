@@ -33,7 +33,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-fast lint fmt proto examples example-python example-go example-node example-java example-rust bench-wal bench bench-wire bench-spark compare compare-install demo torture golden dist build up down logs ps clean
+.PHONY: help install run test test-fast lint fmt proto examples example-python example-go example-node example-java example-rust bench-wal bench bench-wire bench-features bench-spark compare compare-install demo torture golden dist build up down logs ps clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,8 +93,12 @@ example-rust: ## build examples/rust
 bench-wal: $(CORE) ## measure the log alone
 	$(BIN)/python benchmarks/log.py $(ARGS)
 
-bench: $(CORE) ## measure the broker through both doors
-	$(BIN)/python benchmarks/broker.py $(ARGS); status=$$?; $(BIN)/python benchmarks/wire.py && exit $$status
+bench: $(CORE) ## measure the broker through both doors, and its features
+	$(BIN)/python benchmarks/broker.py $(ARGS); status=$$?; $(BIN)/python benchmarks/wire.py || status=1; \
+	$(BIN)/python benchmarks/features.py && exit $$status
+
+bench-features: $(CORE) ## measure delays, ordered groups, acks, idempotence, retention
+	$(BIN)/python benchmarks/features.py $(ARGS)
 
 bench-wire: $(CORE) ## measure the wire beside gRPC
 	$(BIN)/python benchmarks/wire.py $(ARGS)
