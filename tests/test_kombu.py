@@ -112,6 +112,25 @@ def test_the_queue_can_be_asked_purged_and_got_from(connection: kombu.Connection
         bound.queue_declare(passive=True)
 
 
+def test_a_queue_that_somebody_deleted_is_made_again(
+    connection: kombu.Connection, mq_broker: str, mq_client: mq.Client
+) -> None:
+    publish(connection, "before")
+    mq_client.delete_channel(channel_of("tasks"))
+    publish(connection, "after")
+    (message,) = receive(connection, 1)
+    assert message.payload == "after"
+    with connection.Consumer(TASKS, on_message=print):
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.05)  # it waits, when the channel goes
+        mq_client.delete_channel(channel_of("tasks"))
+        with pytest.raises(connection.connection_errors, match="can't be consumed"):
+            connection.drain_events(timeout=10)
+    with kombu.Connection(mq_broker) as other:
+        publish(other, "again")
+        assert receive(other, 1)[0].payload == "again"
+
+
 def test_an_expired_message_is_not_delivered(connection: kombu.Connection) -> None:
     publish(connection, "too late", expiration=0.001)
     publish(connection, "in time")

@@ -164,11 +164,16 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         ttl_ms = int(message["properties"].get("expiration") or 0)
-        if not _is_transient(message):
-            self._client.publish(self._make(queue), dumps(message).encode(), ttl_ms=ttl_ms)
+        content = dumps(message).encode()
+        if _is_transient(message):
+            with suppress(ChannelNotFound):  # an answer that nobody waits for any more
+                self._client.publish(channel_of(queue), content, ttl_ms=ttl_ms)
             return
-        with suppress(ChannelNotFound):  # an answer that nobody waits for any more
-            self._client.publish(channel_of(queue), dumps(message).encode(), ttl_ms=ttl_ms)
+        try:
+            self._client.publish(self._make(queue), content, ttl_ms=ttl_ms)
+        except ChannelNotFound:  # somebody deleted it
+            self.connection.made.discard(channel_of(queue))
+            self._client.publish(self._make(queue), content, ttl_ms=ttl_ms)
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         self._client.publish(self._make_fanout(exchange), dumps(message).encode(), durability="os")
@@ -324,7 +329,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         except Empty:
             raise TimeoutError from None
         if isinstance(message, MqError):
-            raise message
+            # whatever it was, a new connection is the way out: it makes its queues again
+            raise Unavailable(f"queue {queue!r} can't be consumed: {message}") from message
         channel.deliver(queue, message)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
