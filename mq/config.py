@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -211,9 +211,8 @@ def _review_names(layers: Mapping[str, Mapping[str, str]], problems: list[str]) 
     return notes
 
 
-def sample() -> str:
-    """The text of .env.sample: every setting with its default, commented out, under the reason it has that value."""
-    lines = ["# Settings of the broker. Copy to .env and uncomment what you change; the real environment wins.", ""]
+def described() -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Every setting: its variable and aliases, its default, and the reason for it, which stands above its field."""
     source = Path(__file__).read_text(encoding="utf-8").splitlines()
     defaults = Config().variables()
     for each in fields(Config):
@@ -221,10 +220,17 @@ def sample() -> str:
         if how is None:
             continue
         at = next(number for number, line in enumerate(source) if line.startswith(f"    {each.name}: "))
-        if source[at - 1].startswith("    # "):
-            lines.append(source[at - 1].strip())
-        lines += [f"# (or {alias})" for alias in how.variables[1:]]
-        lines.append(f"#{how.variables[0]}={defaults[how.variables[0]]}")
+        reason = source[at - 1].strip() if source[at - 1].startswith("    # ") else ""
+        yield how.variables, defaults[how.variables[0]], reason.removeprefix("# ")
+
+
+def sample() -> str:
+    """The text of .env.sample: every setting with its default, commented out, under the reason it has that value."""
+    lines = ["# Settings of the broker. Copy to .env and uncomment what you change; the real environment wins.", ""]
+    for names, default, reason in described():
+        lines += [f"# {reason}"] if reason else []
+        lines += [f"# (or {alias})" for alias in names[1:]]
+        lines.append(f"#{names[0]}={default}")
     return "\n".join(lines) + "\n"
 
 

@@ -12,7 +12,7 @@ from mq.errors import MqError
 
 FAILED, USAGE, NOT_FOUND, CONFLICT, DENIED, UNAVAILABLE, TIMED_OUT = 1, 2, 3, 4, 5, 6, 7
 
-_CODES = {
+EXIT_CODES = {
     "INVALID_ARGUMENT": USAGE,
     "OUT_OF_RANGE": USAGE,
     "NOT_FOUND": NOT_FOUND,
@@ -34,7 +34,7 @@ def explain(error: Exception) -> NoReturn:
         sys.exit(0)
     if isinstance(error, MqError):
         say(str(error))
-        sys.exit(_CODES.get(error.status, FAILED))
+        sys.exit(EXIT_CODES.get(error.status, FAILED))
     from wal.errors import BackupRefused, LogLocked, WalError
 
     if isinstance(error, WalError):
