@@ -33,7 +33,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-fast lint fmt proto examples example-python example-go example-node example-java example-rust bench-wal bench bench-wire bench-features bench-spark compare compare-install demo torture golden dist build up down logs ps clean
+.PHONY: help install run test test-fast lint fmt proto examples example-python example-go example-node example-java example-rust bench-wal bench bench-wire bench-features bench-spark compare compare-install demo torture golden docs dist build up down logs ps clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,6 +121,11 @@ torture: $(DEV) ## crash and corrupt a log again and again, for minutes
 golden: $(DEV) ## write the golden files of a new log format: make golden VERSION=2
 	$(BIN)/python tests/test_wal_golden.py tests/golden/wal-v$(VERSION)
 
+docs: $(DEV) ## write docs/reference from the code, build the site into ./site
+	$(BIN)/python docs/site/generate.py
+	$(BIN)/python docs/site/pages.py build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 dist: $(DEV) ## build the wheel and the sdist into ./dist
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
@@ -141,7 +146,7 @@ ps: ## list the containers
 	$(COMPOSE) ps $(ARGS)
 
 clean: ## remove environments, caches and builds (never ./data)
-	rm -rf $(VENV) $(PROTO_VENV) $(COMPARE) .peers build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PROTO_VENV) $(COMPARE) .peers build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find examples -type d '(' -name pb -o -name build -o -name target -o -name node_modules ')' -prune -exec rm -rf {} +
 
