@@ -432,12 +432,13 @@ def test_spans_cover_the_log_without_overlap_and_are_alike() -> None:
     def segment(first: int, last: int, size: int) -> Segment:
         return Segment("u", "/log", f"{first}", first, last, 0, b"", size, True)
 
-    tiny = [segment(10 * n + 1, 10 * n + 10, 100) for n in range(100)]
-    spans = plan(tiny, 5, cores=2)
-    assert [each for span in spans for each in span.segments] == tiny
+    some = [segment(10 * n + 1, 10 * n + 10, 10 << 20) for n in range(100)]
+    spans = plan(some, 5, cores=2)
+    assert [each for span in spans for each in span.segments] == some
     assert (spans[0].after, spans[-1].through) == (5, 1000)
     assert all(one.through == other.after for one, other in pairwise(spans))
     assert len(spans) == 6
+    assert len(plan(some[:9], 5, cores=2)) == 3, "a task is worth its files"
     large = [segment(10 * n + 1, 10 * n + 10, 2 * SPAN_BYTES) for n in range(30)]
     assert [len(span.segments) for span in plan(large, 0, cores=2)] == [1] * 30
 

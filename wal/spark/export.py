@@ -41,7 +41,8 @@ COLUMNS = (
 INFER = "infer"
 SAMPLE_MESSAGES = 10_000  # that a schema is guessed from
 
-SPAN_BYTES = 256 << 20  # of log that one task reads at most, where one segment has less
+LEAST_SPAN_BYTES = 32 << 20  # of log that one task reads, so that files are not small without need
+SPAN_BYTES = 256 << 20  # that it reads at most, where one segment has less
 _TASKS_PER_CORE = 3  # so that the last one to end does not keep the others waiting for long
 _ROUND_TASKS_PER_CORE = 16  # what a crash costs at most
 _NAMING = frozenset({pb.CHANNEL_CREATED, pb.CHANNEL_SNAPSHOT, pb.ATOMIC})
@@ -137,8 +138,9 @@ def export(
 
 
 def plan(segments: list[Segment], after: int, cores: int) -> list[Span]:
-    """Neighbouring segments together, so that tasks are alike and files are not small without need."""
-    wanted = min(SPAN_BYTES, sum(each.size for each in segments) // (cores * _TASKS_PER_CORE))
+    """Neighbouring segments together, so that tasks are alike and enough for all cores."""
+    share = sum(each.size for each in segments) // (cores * _TASKS_PER_CORE)
+    wanted = min(SPAN_BYTES, max(LEAST_SPAN_BYTES, share))
     spans: list[Span] = []
     held: list[Segment] = []
     size = 0
