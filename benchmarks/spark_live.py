@@ -24,7 +24,7 @@ from wal.spark.listing import manifest_of, visible
 CHANNEL = "load"
 QUIET_SECONDS = 10.0  # how long the rates are taken before Spark begins
 TICK_SECONDS = 0.1
-AHEAD = 200_000  # messages that may wait for the reader: it must not fall behind what the channel keeps
+AHEAD = 200_000  # messages that may wait for the reader
 Tick = tuple[float, int, int]  # when, published, pulled
 
 
@@ -118,7 +118,7 @@ def _longest_pause(ticks: list[Tick], begin: float, end: float) -> float:
 def load(address: str) -> None:
     """Publish and pull for ever."""
     with mq.Client(address) as client:
-        client.create_channel(CHANNEL, exist_ok=True, max_bytes=256 << 20)
+        client.create_channel(CHANNEL, exist_ok=True)
         counts = {"published": 0, "pulled": 0}
         for work in (_publish, _pull):
             threading.Thread(target=work, args=(address, counts), daemon=True).start()
