@@ -38,15 +38,18 @@ def main() -> None:
         client.create_channel("transfers", partitions=8, exist_ok=True)
         # ordered: each partition belongs to one member at a time; a key always has the same partition
         members = [client.consumer("transfers", group="ledger", ordered=True, member=name) for name in ("ann", "bob")]
-        for member in members:
-            threading.Thread(target=follow, args=(member, ledger)).start()
+        threads = [threading.Thread(target=follow, args=(member, ledger)) for member in members]
+        for thread in threads:
+            thread.start()
         with client.producer("transfers") as producer:
             for number in range(1, EVENTS + 1):
                 for account in range(ACCOUNTS):
                     producer.send({"number": number}, key=f"account-{account}")
         assert ledger.is_complete.wait(30)
         for member in members:
-            member.close()
+            member.stop()
+        for thread in threads:
+            thread.join()
     print(f"{ledger.events} events of {len(ledger.last)} accounts, each account in order")
 
 

@@ -41,12 +41,14 @@ def main() -> None:
     with mq.Client() as client:
         client.create_channel("questions", exist_ok=True)
         server = client.consumer("questions", group="servers", batch_size=1)
-        threading.Thread(target=answer_all, args=(client, server)).start()
+        thread = threading.Thread(target=answer_all, args=(client, server))
+        thread.start()
         caller = Caller(client)
         for question in ("is anybody there?", "really?"):
             print(f"{question} {caller.ask(question)}")
         caller.close()
-        server.close()
+        server.stop()
+        thread.join()
 
 
 if __name__ == "__main__":

@@ -12,21 +12,14 @@ def resize(job: str) -> None:
         raise ValueError("not an image")
 
 
-def work(client: mq.Client, name: str, done: threading.Semaphore) -> mq.Consumer:
-    """A worker in a thread; in production each is a process of its own, on any machine."""
-    consumer = client.consumer("jobs", group="workers", batch_size=1)
-
-    def run() -> None:
-        for message in consumer:
-            try:
-                with message.process():  # acks at the end, hands back where the block raises
-                    resize(message.text())
-                    done.release()
-            except ValueError as error:
-                print(f"try {message.delivery_count} of {message.text()!r} failed: {error}", flush=True)
-
-    threading.Thread(target=run, name=name).start()
-    return consumer
+def work(consumer: mq.Consumer, done: threading.Semaphore) -> None:
+    for message in consumer:  # until stop
+        try:
+            with message.process():  # acks at the end, hands back where the block raises
+                resize(message.text())
+                done.release()
+        except ValueError as error:
+            print(f"try {message.delivery_count} of {message.text()!r} failed: {error}", flush=True)
 
 
 def main() -> None:
@@ -39,8 +32,12 @@ def main() -> None:
             for job in JOBS:
                 producer.send(job)
 
+        # two workers in threads; in production each is a process of its own, on any machine
         done = threading.Semaphore(0)
-        workers = [work(client, f"worker {number}", done) for number in (1, 2)]
+        workers = [client.consumer("jobs", group="workers", batch_size=1) for _ in range(2)]
+        threads = [threading.Thread(target=work, args=(worker, done)) for worker in workers]
+        for thread in threads:
+            thread.start()
         for _ in range(len(JOBS) - 1):
             done.acquire()
         print(f"{len(JOBS) - 1} jobs are done")
@@ -48,7 +45,9 @@ def main() -> None:
         letter = next(iter(client.read("jobs.dlq")))  # waits for it
         print(f"set aside: {letter.text()!r} after {letter.headers['mq-delivery-count']} tries")
         for worker in workers:
-            worker.close()
+            worker.stop()
+        for thread in threads:
+            thread.join()
 
 
 if __name__ == "__main__":
