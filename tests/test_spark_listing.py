@@ -7,6 +7,7 @@ import pickle
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from wal.manifest import read_manifest, swap_manifest
 from wal.record import encode as encode_record
 from wal.segment import SEGMENT_HEADER_BYTES, Gap
 from wal.spark.listing import NotALog, Segment, SegmentGone, open_bytes, replacements, visible
-from wal.spark.scan import frames, read
+from wal.spark.scan import frames, read, read_all
 from wal.verify import verify
 
 
@@ -65,6 +66,27 @@ def test_a_listing_may_travel_and_a_uri_of_a_directory_is_the_directory(sample: 
     segments = visible(f"file://{sample}")
     assert pickle.loads(pickle.dumps(segments)) == segments
     assert sequences(segments) == sequences(visible(str(sample)))
+
+
+def test_a_log_elsewhere_is_read_through_pyarrow(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyarrow import fs
+
+    def from_uri(uri: str) -> tuple[fs.FileSystem, str]:
+        return fs.LocalFileSystem(), uri.removeprefix("bucket://")
+
+    local = visible(str(sample))
+    monkeypatch.setattr("pyarrow.fs.FileSystem", type("FileSystem", (), {"from_uri": staticmethod(from_uri)}))
+    monkeypatch.setattr("wal.spark.storage.READ_AHEAD_BYTES", 1000)
+    there = visible(f"bucket://{sample}")
+    assert [replace(segment, root=str(sample)) for segment in there] == local
+    for mine, other in zip(local, there, strict=True):
+        assert list(read(other)) == list(read(mine))
+        with open_bytes(mine) as buffer, open_bytes(other) as copy:
+            assert bytes(copy) == bytes(buffer)
+    with pytest.raises(NotALog):
+        visible(f"bucket://{sample.parent}")
+    with pytest.raises(FileNotFoundError):
+        visible(f"bucket://{sample}/missing")
 
 
 def test_a_directory_of_a_running_broker_is_only_looked_at(tmp_path: Path) -> None:
@@ -136,6 +158,20 @@ def test_a_segment_that_left_the_log_is_gone_and_one_that_it_still_names_is_miss
     assert replacements(first) == []
     assert replacements(second) == [second]
     assert rest == visible(str(directory))[1:]
+
+
+def test_a_damaged_header_is_told_and_costs_nothing(directory: Path) -> None:
+    segment = visible(str(directory))[1]
+    path = directory / segment.name
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+    (expected,) = verify(str(directory)).damage
+    first, *rest = read_all(segment)
+    assert isinstance(first, Gap)
+    assert (first.position, first.end, first.reason) == (expected.position, expected.end, expected.reason)
+    assert rest == list(read(segment))
+    assert all(isinstance(item, Frame) for item in rest)
 
 
 @settings(max_examples=60)

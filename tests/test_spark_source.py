@@ -137,6 +137,14 @@ def test_options_select_channels_columns_and_times(spark: SparkSession, data: st
     assert all(row.timestamp >= middle for row in later.collect())
 
 
+def test_a_schema_of_the_users_own_says_the_same_as_columns(spark: SparkSession, data: str) -> None:
+    frame = spark.read.format("mqwal").schema("offset BIGINT, value BINARY").option("channels", "again").load(data)
+    assert [(row.offset, bytes(row.value)) for row in frame.collect()] == [(0, b"in a transaction")]
+    with pytest.raises(Exception, match="no column") as caught:
+        load(spark, data, columns="offset,topic").collect()
+    assert (reason(caught.value) or "").startswith("'topic' is no column here; there are key, value, channel")
+
+
 def _text(when: Any) -> str:
     """Spark's times have no zone here; Python takes them for local ones."""
     from datetime import UTC

@@ -16,6 +16,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from wal.check import undecodable
 from wal.errors import CorruptSegment
 from wal.frame import Frame
 from wal.index import INDEXED
@@ -149,11 +150,6 @@ def messages(
             chunk = Chunk()
     if chunk.published:
         yield from _rows(chunk, segment, columns, catalog, selection)
-
-
-def undecodable(frame: Frame) -> Gap:
-    reason = "the record can't be decoded"
-    return Gap(frame.position, frame.position, frame.sequence, frame.sequence, reason)
 
 
 def _rows(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from wal.chain import missing_gap, walk_entry
+from wal.errors import WalError
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Buffer, Frame
 from wal.record import SEAL
@@ -38,6 +39,33 @@ def read(segment: Segment) -> Iterator[Frame | Gap]:
         return
     with file:
         yield from _items(file, segment)
+
+
+def read_all(segment: Segment) -> Iterator[Frame | Gap]:
+    """The same, and before the first frame a Gap for a header that is damaged: that costs nothing but a report."""
+    items = read(segment)
+    first = next(items, None)  # where there is no file, that is all there is to say
+    if first is not None and not (isinstance(first, Gap) and first.position == 0):
+        disk, folder = storage(segment.root)
+        with SegmentFile(disk, f"{folder}/{segment.name}", segment.salt) as file:
+            gap = _header_gap(file, segment)
+        if gap is not None:
+            yield gap
+    if first is not None:
+        yield first
+        yield from items
+
+
+def _header_gap(file: SegmentFile, segment: Segment) -> Gap | None:
+    try:
+        header = file.header()
+        told = (str(header.log_uuid), header.first_sequence, header.generation, header.salt)
+        is_its_own = told == (segment.log_uuid, segment.first_sequence, segment.generation, segment.salt)
+        reason = "" if is_its_own else "the header is another segment's"
+    except WalError as error:
+        reason = getattr(error, "reason", str(error))
+    first = segment.first_sequence
+    return Gap(0, SEGMENT_HEADER_BYTES, first, first - 1, reason) if reason else None
 
 
 def _items(file: SegmentFile, segment: Segment) -> Iterator[Frame | Gap]:

@@ -26,7 +26,7 @@ from wal.spark.catalog import Catalog, catalog_of
 from wal.spark.listing import Segment, SegmentGone, replacements, visible
 from wal.spark.options import PARTITION_BYTES, Options
 from wal.spark.rows import CORRUPT, Damage, Selection, messages
-from wal.spark.scan import read
+from wal.spark.scan import read, read_all
 
 _LOOKS = 3  # for a segment that is replaced again and again
 
@@ -123,12 +123,11 @@ class Rows:
         columns = [name for name in self.columns if name != CORRUPT]
         if view == "segments":
             try:
-                row = views.segment_row(read(segment), segment)
+                row = views.segment_row(read_all(segment), segment)
             except SegmentGone:
                 return  # what is in its place now was not there when the listing was made
             if row["damage"] and self.options.is_strict:
-                first = next(item for item in read(segment) if isinstance(item, Gap))
-                Damage(segment.name, first).raise_it()
+                Damage(segment.name, Gap(**row["damage"][0])).raise_it()
             yield views.table([row], columns, views.SEGMENTS)
             return
         make = {"messages": messages, "batches": views.batches, "records": views.records}[view]

@@ -12,15 +12,16 @@ import pyarrow as pa
 from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import DecodeError, Message
 
+from wal.check import damage_told_by, undecodable
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Frame
 from wal.index import INDEXED
 from wal.pb import wal_pb2 as pb
-from wal.record import Atomic, DeadLettered, Published, decode, end_offset, items_of, published_in
+from wal.record import DAMAGED, Atomic, DeadLettered, Published, decode, end_offset, items_of, published_in
 from wal.segment import Gap
 from wal.spark.catalog import Catalog
 from wal.spark.listing import Segment
-from wal.spark.rows import MESSAGES, TIME, Damage, Selection, undecodable
+from wal.spark.rows import MESSAGES, TIME, Damage, Selection
 
 _ROWS = 10_000  # of one record batch
 
@@ -175,11 +176,13 @@ def segment_row(items: Iterable[Frame | Gap], segment: Segment) -> dict[str, Any
             gaps.append(item)
             continue
         frames += 1
-        if item.type in INDEXED:
-            try:
+        try:
+            if item.type in INDEXED:
                 messages += sum(published.count for published in published_in(decode(item.type, item.payload)))
-            except DecodeError:
-                gaps.append(undecodable(item))
+            elif item.type == DAMAGED:
+                gaps.append(damage_told_by(item))
+        except DecodeError:
+            gaps.append(undecodable(item))
     return {
         "segment": segment.name,
         "first_sequence": segment.first_sequence,
