@@ -82,6 +82,18 @@ def test_a_requeued_message_comes_again_and_a_rejected_one_is_a_dead_letter(
     assert len(letters) == 1
 
 
+def test_what_is_no_message_of_kombu_is_a_dead_letter_and_stops_nobody(
+    connection: kombu.Connection, mq_client: mq.Client
+) -> None:
+    publish(connection, "good")
+    for bad in (b"\xff", b"[1]", b"{}", b'{"properties": 7}'):
+        mq_client.publish(channel_of("tasks"), bad)
+    publish(connection, "good too")
+    assert [message.payload for message in receive(connection, 2)] == ["good", "good too"]
+    connection.close()
+    assert mq_client.describe_channel(channel_of("tasks") + ".dlq").messages == 4
+
+
 def test_a_consumer_holds_no_more_than_its_prefetch_count(connection: kombu.Connection, mq_client: mq.Client) -> None:
     publish(connection, *range(50))
     found: list[kombu.Message] = []

@@ -5,8 +5,8 @@
 
 A queue of kombu is a channel of mq with one group; a message is leased until it is acked, and the lease is extended
 while the worker lives. A rejected message goes to the dead-letter channel. What a fanout exchange sends (Celery's
-remote control), and what may be lost on a topic exchange (its events), is in a channel that everyone who listens reads
-for himself, from now on.
+remote control), and what may be lost on a topic exchange (its events), is in a channel that all who listen read for
+themselves, from now on.
 
 A thread for each consumed queue pulls when there is room for more, and not before: a busy worker holds no more than
 its prefetch count. They hand over through one queue: `drain_events` waits on it, and Celery's event loop hears a bell.
@@ -222,19 +222,20 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     def deliver(self, queue: str, message: View) -> None:
         """Hand a message to the consumer of its queue; one that came after the cancel goes back."""
-        if queue in self._active_queues:
-            payload = self._payload(message, queue in self._no_ack)
+        if queue not in self._active_queues:
+            if isinstance(message, Message) and not self.closed:
+                message.nack(delay_ms=0)
+        elif payload := self._payload(message, queue in self._no_ack):
             topic = payload["properties"]["delivery_info"].get("routing_key", "")
             if queue not in self.connection.hears or self.connection.hears[queue][1].match(topic):
                 self.connection._deliver(payload, queue)
-        elif isinstance(message, Message) and not self.closed:
-            message.nack(delay_ms=0)
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         if queue not in self._getters:
             self._getters[queue] = self._client.consumer(self._make(queue), GROUP)
         for message in self._getters[queue].fetch(1, timeout or 0.0):
-            return self._payload(message, no_ack=False)
+            if payload := self._payload(message, no_ack=False):
+                return payload
         raise Empty
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
@@ -243,12 +244,17 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             self.qos.ack(message.delivery_tag)
         return message
 
-    def _payload(self, message: View, no_ack: bool) -> dict[str, Any]:
-        """A message as kombu has it, under a tag of this delivery."""
-        payload: dict[str, Any] = loads(message.content.decode())
-        properties = payload["properties"]
-        properties["delivery_tag"] = tag = self._next_delivery_tag()
-        properties["delivery_info"]["redelivered"] = message.delivery_count > 1
+    def _payload(self, message: View, no_ack: bool) -> dict[str, Any] | None:
+        """A message as kombu has it, under a tag of this delivery; None, and a dead letter, where it is none."""
+        tag = self._next_delivery_tag()
+        try:
+            payload: dict[str, Any] = loads(message.content.decode())
+            payload["properties"]["delivery_tag"] = tag
+            payload["properties"]["delivery_info"]["redelivered"] = message.delivery_count > 1
+        except (ValueError, KeyError, TypeError):
+            if isinstance(message, Message):
+                message.reject("no message of kombu")
+            return None
         if isinstance(message, Message):
             if no_ack:
                 message.ack()
