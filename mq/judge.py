@@ -18,7 +18,32 @@ from wal.errors import InstallRefused
 from wal.pb.wal_pb2 import Batch, BatchMessage, Published
 from wal.record import Unknown, end_offset, published_in
 
-MOST_KEYS = 5_000_000  # remembered at once; 64 bytes each
+MOST_KEYS = 5_000_000  # of a partition that are remembered at once; 64 bytes each
+PARTS = 512
+
+
+class Keys:
+    """A set of hashes in many small parts: one large one would stand still for long while it grows."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: list[set[int]] = [set() for _ in range(PARTS)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __contains__(self, number: int) -> bool:
+        return number in self.parts[number % PARTS]
+
+    def discard(self, number: int) -> None:
+        self.parts[number % PARTS].discard(number)
+
+    def add(self, number: int) -> None:
+        self.parts[number % PARTS].add(number)
+
+    def holds_more_than(self, other: Keys) -> bool:
+        return any(mine - theirs for mine, theirs in zip(self.parts, other.parts, strict=True))
 
 
 class Judge:
@@ -26,8 +51,8 @@ class Judge:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._open: dict[Key, set[int]] = {key: set() for key in rules.latest}  # went, and nothing replaced it yet
-        self._ended: dict[Key, set[int]] = {key: set() for key in rules.latest}  # of those: by a tombstone, long ago
+        self._open = {key: Keys() for key in rules.latest}  # keys of what went, and nothing replaced it yet
+        self._ended = {key: Keys() for key in rules.latest}  # of those: by a tombstone, long ago
         self.relied: dict[Key, int] = {}  # groups must be past this offset, or what went would be missing
         self.replaced: set[Key] = set()  # where something went that a later message replaced
 
@@ -45,37 +70,44 @@ class Judge:
         return kept is not None and self._all_may_go(before, kept)
 
     def _all_may_go(self, record: Published, kept: set[int]) -> bool:
-        """Whether every message of a record that is not kept may go; what is kept counts as seen."""
+        """Whether every message of a record that is not kept may go; what is kept counts as seen.
+
+        A message may go if it is trimmed, if a later one of its key stays, or because it ended its key long ago.
+        """
         key = (record.channel_id, record.partition)
-        start = self._rules.start_of(*key)
+        start, before_us = self._rules.start_of(*key), self._rules.tombstones_before(*key)
+        if before_us is None:
+            return all(offset in kept or offset < start for offset in offsets_of(record))
+        still_open, ended = self._open[key], self._ended[key]
+        is_old = record.max_timestamp_us <= before_us
+        last = -1
         for offset, message in zip(offsets_of(record), _messages(record), strict=True):
+            if not message.HasField("key"):
+                if offset not in kept and offset >= start:
+                    return False
+                continue
+            number = hash(message.key)
             if offset in kept:
-                self._stays(key, message)
-            elif offset >= start and not self._is_replaced(key, record, offset, message):
-                return False
+                still_open.discard(number)
+                ended.discard(number)
+            elif offset >= start:
+                last = offset
+                still_open.add(number)
+                if is_old and not message.content:
+                    ended.add(number)
+                else:
+                    ended.discard(number)
+        if last >= 0:
+            self._note_replaced(key, record, last)
         return True
 
-    def _is_replaced(self, key: Key, record: Published, offset: int, message: BatchMessage) -> bool:
-        """Whether a message may go if a later one of its key stays, or because it ended its key long ago."""
-        before_us = self._rules.tombstones_before(*key)
-        if before_us is None or not message.HasField("key"):
-            return False
-        if offset >= self._rules.passed(*key):
-            channel = self._rules.names.get(key[0], "")
-            raise InstallRefused(
-                f"offset {offset} of partition {key[1]} of channel {channel!r} would go, and a group is not past it"
-            )
-        number = hash(message.key)
-        self._open[key].add(number)
-        if not message.content and record.max_timestamp_us <= before_us:
-            self._ended[key].add(number)
-        else:
-            self._ended[key].discard(number)
-        if sum(map(len, self._open.values())) > MOST_KEYS:
-            raise InstallRefused(f"more than {MOST_KEYS} keys at once: propose fewer segments at a time")
-        self._rely_on(record, offset + 1)
+    def _note_replaced(self, key: Key, record: Published, last: int) -> None:
+        if last >= self._rules.passed(*key):
+            raise InstallRefused(f"{self._place(key)}: offset {last} would go, and a group is not past it")
+        if len(self._open[key]) > MOST_KEYS:
+            raise InstallRefused(f"{self._place(key)}: more than {MOST_KEYS} keys: propose fewer segments at a time")
+        self._rely_on(record, last + 1)
         self.replaced.add(key)
-        return True
 
     def _rely_on(self, record: Published, end: int) -> None:
         key = (record.channel_id, record.partition)
@@ -87,16 +119,13 @@ class Judge:
     def sees(self, record: Message | Unknown) -> None:
         for published in published_in(record):
             key = (published.channel_id, published.partition)
-            if self._open.get(key):
+            still_open, ended = self._open.get(key), self._ended.get(key)
+            if still_open and ended is not None:
                 for message in _messages(published):
-                    self._stays(key, message)
-
-    def _stays(self, key: Key, message: BatchMessage) -> None:
-        still_open = self._open.get(key)
-        if still_open and message.HasField("key"):
-            number = hash(message.key)
-            still_open.discard(number)
-            self._ended[key].discard(number)
+                    if message.HasField("key"):
+                        number = hash(message.key)
+                        still_open.discard(number)
+                        ended.discard(number)
 
     @property
     def is_in_doubt(self) -> bool:
@@ -104,7 +133,7 @@ class Judge:
 
     def conclude(self, earlier: Iterable[Message | Unknown]) -> None:
         for key, still_open in self._open.items():
-            if still_open - self._ended[key]:
+            if still_open.holds_more_than(self._ended[key]):
                 raise InstallRefused(f"{self._place(key)}: something would go that no later message replaces")
         if not any(self._ended.values()):
             return
