@@ -30,10 +30,13 @@ COMPARE_CLIENTS := confluent-kafka nats-py pika psutil 'redis[hiredis]'
 
 # Extra arguments: make test ARGS='-k torn -x'
 ARGS ?=
+# Of `make torture` and `make soak`
+SCALE ?= 1
+MINUTES ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-fast lint fmt proto examples example-python example-go example-node example-java example-rust bench-wal bench bench-wire bench-features bench-spark compare compare-install demo torture golden docs dist build up down logs ps clean
+.PHONY: help install run test test-fast lint fmt proto examples example-python example-go example-node example-java example-rust bench-wal bench bench-wire bench-features bench-spark compare compare-install demo torture soak golden docs dist build up down logs ps clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,8 +118,20 @@ compare-install: $(COMPARE)/.installed ## bring NATS, Redis, RabbitMQ and Kafka 
 demo: $(CORE) ## record the picture of the README from a real run
 	$(BIN)/python docs/demo.py
 
-torture: $(DEV) ## crash and corrupt a log again and again, for minutes
-	MQ_TORTURE=1 $(BIN)/python -m pytest -m torture --timeout=0 $(ARGS)
+# The large sizes times SCALE; what the tests showed goes into docs/reliability.md, also where one of them failed.
+torture: SHOWN := build/torture.jsonl
+torture: $(DEV) ## crash, corrupt and abuse a broker for hours, into docs/reliability.md: make torture SCALE=0.1
+	@mkdir -p build && rm -f $(SHOWN)
+	MQ_TORTURE=$(SCALE) MQ_RECORD=$(SHOWN) MQ_COMMAND="make torture SCALE=$(SCALE) ARGS='-k {test}'" \
+	$(BIN)/python -m pytest -m 'torture or shows' --timeout=0 $(ARGS); \
+	status=$$?; $(BIN)/python tests/torture.py $(SHOWN) && exit $$status
+
+soak: SHOWN := build/soak.jsonl
+soak: $(DEV) ## load a broker at 70 % of its maximum, into docs/reliability.md: make soak MINUTES=60
+	@mkdir -p build && rm -f $(SHOWN)
+	MQ_SOAK_MINUTES=$(MINUTES) MQ_RECORD=$(SHOWN) MQ_COMMAND="make soak MINUTES=$(MINUTES)" \
+	$(BIN)/python -m pytest tests/test_soak.py --timeout=0 $(ARGS); \
+	status=$$?; $(BIN)/python tests/torture.py $(SHOWN) && exit $$status
 
 golden: $(DEV) ## write the golden files of a new log format: make golden VERSION=2
 	$(BIN)/python tests/test_wal_golden.py tests/golden/wal-v$(VERSION)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import torture
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
@@ -28,6 +29,26 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 def root() -> Path:
     """The root of the repository."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What a test that is marked `shows` did: its seed, and counts by what they count."""
+    return torture.figures_of(request.node)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    torture.note(item, report)  # type: ignore[arg-type]
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if lines := torture.told(terminalreporter.config):
+        terminalreporter.section("what was shown")
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """What clients saw, and the rules that it must keep. The checker knows nothing of the broker.
 
-A publish is *ok* (answered), *failed* (certainly not stored) or *unknown* (no answer: it may be stored). Contents are
-unique, so a content names its publish.
+A publish is *ok* (answered), *failed* (certainly not stored) or *unknown* (no answer: it may be stored). One that is ok
+and has no place was delayed: it gets its offset when it is due. Contents are unique, so a content names its publish.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class History:
     publishes: dict[bytes, tuple[str, Place | None, bool]] = field(default_factory=dict)  # outcome, place, idempotent
     deliveries: list[tuple[bytes, Place, int, str]] = field(default_factory=list)  # content, place, count, group
     acks: list[tuple[int, Place, str, str, bytes]] = field(default_factory=list)  # when, place, group, outcome, receipt
+    said: dict[tuple[str, bytes], set[Place]] = field(default_factory=dict)  # by group and receipt: what it stands for
     stored: dict[Place, bytes] = field(default_factory=dict)  # what a reader found in the end
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)  # start and next offset of each partition
     lost: set[Place] = field(default_factory=set)  # reported as damaged, trimmed, expired or compacted
@@ -32,10 +33,12 @@ class History:
         with self._lock:
             self.publishes[content] = (outcome, place, is_idempotent)
 
-    def delivered(self, content: bytes, place: Place, count: int, group: str = "") -> int:
+    def delivered(self, content: bytes, place: Place, count: int, group: str = "", receipt: bytes = b"") -> int:
         """Returns the moment, for acks."""
         with self._lock:
             self.deliveries.append((content, place, count, group))
+            if receipt:
+                self.said.setdefault((group, receipt), set()).add(place)
             return len(self.deliveries)
 
     def acked(self, place: Place, group: str, outcome: str, receipt: bytes) -> None:
@@ -67,8 +70,10 @@ class History:
             found = places[content]
             if outcome == OK and not found and place not in self.lost:
                 broken.append(f"{content!r} was answered with {place} and is gone")
-            if outcome == OK and found and place not in found:
+            if outcome == OK and found and place is not None and place not in found:
                 broken.append(f"{content!r} was answered with {place} and is at {found}")
+            if place is not None and outcome == OK and self.stored.get(place, content) != content:
+                broken.append(f"{content!r} was answered with {place}, which holds {self.stored[place]!r}")
             if len(found) > 1 and (is_idempotent or outcome == OK):
                 broken.append(f"{content!r} is stored {len(found)} times: {found}")
         for partition, (start, end) in self.ranges.items():
@@ -85,8 +90,11 @@ class History:
                 broken.append(f"{place} was delivered as {contents[place]!r} and as {content!r}")
             if place in self.stored and self.stored[place] != content:
                 broken.append(f"{place} was delivered as {content!r} and holds {self.stored[place]!r}")
-            if self.publishes.get(content, (None,))[0] in (None, FAILED):
+            outcome, answered, _ = self.publishes.get(content, (None, None, False))
+            if outcome in (None, FAILED):
                 broken.append(f"{content!r} was delivered and never published")
+            if answered is not None and outcome == OK and answered != place:
+                broken.append(f"{content!r} was answered with {answered} and delivered as {place}")
         return broken
 
     def _check_order(self) -> list[str]:
@@ -111,6 +119,8 @@ class History:
         for when, place, group, outcome, receipt in self.acks:
             if outcome != OK:
                 continue
+            if place not in self.said.get((group, receipt), {place}):
+                broken.append(f"{group}: {place} was acked by a receipt for {self.said[group, receipt]}")
             if holder.setdefault((group, place), receipt) != receipt:
                 broken.append(f"{group}: {place} was acked by two holders")
             confirmed.setdefault((group, place), when)

@@ -23,11 +23,12 @@ def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> None
 class Process:
     """`mq serve` in a directory of its own, with nothing in its environment but what a test gives it."""
 
+    prefix: tuple[str, ...] = ()  # a program that runs the command
     entry: tuple[str, ...] = ("-m", "mq.cli")
 
     def __init__(self, directory: Path, *arguments: str, **variables: str) -> None:
         settings = {"PATH": os.environ["PATH"], "WAL_SEGMENT_SIZE": "8MiB", "SERVER_PORT": "0", **variables}
-        command = [sys.executable, *self.entry, "serve", *arguments]
+        command = [*self.prefix, sys.executable, *self.entry, "serve", *arguments]
         self.process = subprocess.Popen(command, env=settings, cwd=directory, stderr=subprocess.PIPE, text=True)
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -19,6 +19,7 @@ from modeldisk import ModelDisk
 from process import Process
 from proposer import propose
 from test_clean import DIRECTORY, FAST, SLOW, SMALL, LogClock, fill
+from torture import sized
 
 from mq.client.wire import WireTransport
 from mq.command import Pull, Start
@@ -102,7 +103,8 @@ def bases(log: FileLog, channel: int) -> list[int]:
     return [found.base_offset for found in asyncio.run(log.read(channel, 0, 0, 1 << 20))]
 
 
-def test_a_power_cut_at_any_step_of_an_install_leaves_the_old_set_or_the_new_one() -> None:
+@pytest.mark.shows("T6", "power cuts at each step of an install, on a model disk")
+def test_a_power_cut_at_any_step_of_an_install_leaves_the_old_set_or_the_new_one(figures: dict[str, int]) -> None:
     disk = ModelDisk()
     log = opened(disk)
     fill(log)
@@ -111,11 +113,13 @@ def test_a_power_cut_at_any_step_of_an_install_leaves_the_old_set_or_the_new_one
     offer = offer_slow_only(log)
     rng = Random(11)
     states: list[ModelDisk] = []
-    disk.before = lambda kind, path: states.extend(disk.crash_states(rng, 12))
+    count = sized(12, 400)
+    disk.before = lambda kind, path: states.extend(disk.crash_states(rng, count))
     write_offer(disk, DIRECTORY, offer)
     asyncio.run(install(log))
     disk.before = None
-    states += disk.crash_states(rng, 12)
+    states += disk.crash_states(rng, count)
+    figures |= {"seed": 11, "states": len(states)}
     new = [entry.name(".wal") for entry in log.manifest.segments]
     fast_left = bases(log, FAST)
     assert len(fast_left) < len(all_fast) / 2
@@ -131,7 +135,7 @@ def test_a_power_cut_at_any_step_of_an_install_leaves_the_old_set_or_the_new_one
         assert set(new[:-1] if is_new else old[:-1]) <= set(names)
         assert bases(again, SLOW) == [0, 1, 2, 3, 4]
         assert bases(again, FAST) == (fast_left if is_new else all_fast)
-        assert is_new or at < len(states) - 12, "it was answered, and is gone"
+        assert is_new or at < len(states) - count, "it was answered, and is gone"
         again.close()
         assert verify(DIRECTORY, disk=state).is_intact
     assert seen == {False, True}
@@ -223,8 +227,9 @@ def found_in(directory: Path) -> tuple[list[str], list[int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.shows("T6", "SIGKILL of the real broker at each step of an install")
 def test_a_broker_killed_at_any_step_of_an_install_has_the_old_set_or_the_new_one(
-    compacted: tuple[Path, str], tmp_path: Path
+    compacted: tuple[Path, str], tmp_path: Path, figures: dict[str, int]
 ) -> None:
     source, proposal = compacted
     everything = list(range(102 * KEYS))
@@ -251,6 +256,7 @@ def test_a_broker_killed_at_any_step_of_an_install_has_the_old_set_or_the_new_on
         shutil.rmtree(directory)
         if is_said:
             break
+    figures["kills"] = len(outcomes) - 1
     assert outcomes[-1] == (True, True)
     assert outcomes.count((False, False)) >= 5, "deaths before the swap"
     assert outcomes.count((False, True)) >= 1, "a death after it"

@@ -150,7 +150,8 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     made.close()
 
 
-def test_each_message_has_one_owner_whoever_is_killed_paused_or_joins(scene: Scene) -> None:
+@pytest.mark.shows("T1", "members of an ordered group killed, paused past their session, joined by others")
+def test_each_message_has_one_owner_whoever_is_killed_paused_or_joins(scene: Scene, figures: dict[str, int]) -> None:
     first, second, third = (scene.join(name) for name in ("one", "two", "three"))
     wait_until(lambda: scene.owners() == {"one", "two", "three"})
     for member in (first, second, third):
@@ -181,6 +182,7 @@ def test_each_message_has_one_owner_whoever_is_killed_paused_or_joins(scene: Sce
         member.wait_for_more()
 
     scene.finish()
+    figures |= {"members": len(scene.members), "messages": len(scene.history.stored)}
     assert scene.history.check([GROUP], ordered=[GROUP]) == []
     by_key: dict[bytes, list[int]] = {}
     for _, place, _, outcome, _ in scene.history.acks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import threading
@@ -10,14 +9,16 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from process import DEADLINE, Process, wait_until
+from torture import seed_of_run, sized
 
 from mq.client.wire import WireTransport
 from mq.errors import LeaseLost, MqError, SequenceRefused
 from mq.pb import mq_pb2 as pb
 
-KILLS = 10
-MESSAGES = 3_000
+KILLS = sized(10, 100)
+MESSAGES = 300 * KILLS
 CALL_SECONDS = 10.0
 
 
@@ -161,8 +162,12 @@ def read_all(port: int, channel: str) -> list[bytes]:
         transport.close()
 
 
-def test_a_pipeline_of_transactions_has_each_effect_once_however_often_the_broker_is_killed(tmp_path: Path) -> None:
-    seed = int(os.environ.get("MQ_SEED", random.randrange(1 << 32)))
+@pytest.mark.shows("T1", "consume, process, produce in transactions: each effect once")
+def test_a_pipeline_of_transactions_has_each_effect_once_however_often_the_broker_is_killed(
+    tmp_path: Path, figures: dict[str, int]
+) -> None:
+    seed = seed_of_run()
+    figures |= {"seed": seed, "kills": KILLS}
     rng = random.Random(seed)
     settings = {"GROUP_ACK_WAIT": "2s", "GROUP_MAX_DELIVER": "1000000"}
     work = Pipelines()
@@ -188,6 +193,6 @@ def test_a_pipeline_of_transactions_has_each_effect_once_however_often_the_broke
     acks, commits = read_all(work.port, "out-acks"), read_all(work.port, "out-commits")
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
-    print(f"\n{KILLS} kills, seed {seed}: {work.transactions} transactions, {work.duplicates} told twice", end="")
+    figures |= {"transactions": work.transactions, "told twice": work.duplicates}
     assert Counter(acks) == Counter(expected), f"seed {seed}"
     assert commits == expected, f"seed {seed}: in the order of the input, each once"

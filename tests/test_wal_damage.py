@@ -50,7 +50,8 @@ def changes(data: bytes, at: int):
     return {data[at] ^ 0xFF, 0 if at % 2 else data[at] ^ (1 << at // 2 % 8)} - {data[at]}
 
 
-def test_every_changed_byte_of_every_segment_costs_its_own_frame_and_is_told(is_clean):
+@pytest.mark.shows("T3", "every byte of every segment changed in two ways")
+def test_every_changed_byte_of_every_segment_costs_its_own_frame_and_is_told(is_clean, figures):
     good = sample(is_clean=is_clean)
     count = 0
     for path in good.segments:
@@ -75,12 +76,15 @@ def test_every_changed_byte_of_every_segment_costs_its_own_frame_and_is_told(is_
                 else:
                     assert (outcome.torn_bytes > 0) == (value != 0)
                 count += 1
+    figures["changes"] = count
     assert count > 2000
 
 
+@pytest.mark.shows("T3", "every byte of manifest, watermark, indexes and retired segments changed in two ways")
 @pytest.mark.parametrize("name", [MANIFEST, WATERMARK, ".idx", "retired"])
-def test_every_changed_byte_of_every_other_file_is_refused_or_harmless(is_clean, name):
+def test_every_changed_byte_of_every_other_file_is_refused_or_harmless(is_clean, name, figures):
     good = sample(is_clean=is_clean)
+    figures["changes"] = 0
     paths = [path for path in good.files if path.endswith(name)]
     if name == "retired":
         paths = [path for path in good.files if path.endswith(".wal") and path not in good.segments]
@@ -89,6 +93,7 @@ def test_every_changed_byte_of_every_other_file_is_refused_or_harmless(is_clean,
         data = good.files[path]
         for at in range(len(data)):
             for value in changes(data, at):
+                figures["changes"] += 1
                 disk = good.disk()
                 disk.files[path][at] = value
                 if name == MANIFEST:
@@ -122,10 +127,13 @@ def test_zeroed_sectors_cost_what_they_cover(is_clean, size):
             assert outcome.report.damage
 
 
-def test_every_truncation_of_every_file_is_told_or_harmless(is_clean):
+@pytest.mark.shows("T3", "every file cut at every length")
+def test_every_truncation_of_every_file_is_told_or_harmless(is_clean, figures):
     good = sample(is_clean=is_clean)
+    figures["cuts"] = 0
     for path, data in good.files.items():
         for size in range(0, len(data), 1 if any(data) else 100):  # spare and reserve are all zeros
+            figures["cuts"] += 1
             disk = good.disk()
             del disk.files[path][size:]
             if path.endswith(MANIFEST):
@@ -176,6 +184,7 @@ def with_frames(good: Sample, path: str, frames: list[bytes]) -> DictDisk:
     return disk
 
 
+@pytest.mark.shows("T3", "every frame deleted, doubled, swapped with another")
 def test_every_frame_deleted_doubled_or_swapped_with_another_is_told(is_clean):
     good = sample(is_clean=is_clean)
     for path in good.segments:

@@ -169,9 +169,12 @@ def check_next_opening(trial: Trial, attempt: Attempt) -> None:
         trial.judge(state, served.history)
 
 
+@pytest.mark.shows("T4", "each operation of the log's disk fails once, on a model disk; then power cuts")
 @pytest.mark.parametrize("kind", EVERY)
 @pytest.mark.parametrize("fault", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
-def test_whatever_operation_fails_nothing_is_claimed_that_is_not_durable(kind: str, fault: int, trial: Trial) -> None:
+def test_whatever_operation_fails_nothing_is_claimed_that_is_not_durable(
+    kind: str, fault: int, trial: Trial, figures: dict[str, int]
+) -> None:
     failed = 0
     for attempt in attempts(trial, kind, fault):
         if attempt.failure is not None:
@@ -179,7 +182,7 @@ def test_whatever_operation_fails_nothing_is_claimed_that_is_not_durable(kind: s
             assert isinstance(attempt.failure, OSError | LogFailed)
             check_is_failed_for_good(attempt)
         check_next_opening(trial, attempt)
-    print(f"{kind}: {failed} failures, {trial.states} states")
+    figures |= {"failures": failed, "states": trial.states}
 
 
 @pytest.mark.parametrize("fault", [errno.EIO, errno.ENOSPC, errno.EDQUOT], ids=["EIO", "ENOSPC", "EDQUOT"])

@@ -16,6 +16,7 @@ import pytest
 from damage import sample
 from dictdisk import DictDisk
 from loguru import logger
+from torture import seed_of_run, sized
 from walsample import DIRECTORY, open_log
 
 from wal.chain import open_entry, walk_entry
@@ -30,7 +31,6 @@ from wal.verify import verify
 from wal.watermark import WATERMARK, Mark, read_mark
 
 INPUTS = int(os.environ.get("MQ_FUZZ_INPUTS", "200000"))
-TORTURE_INPUTS = int(os.environ.get("MQ_FUZZ_INPUTS", "10000000"))
 INTERESTING = [0, 1, 0x7F, 0xFF, 2**16, 2**24, 2**26, 2**26 + 1, 2**31 - 1, 2**31, 2**32 - 36, 2**32 - 1]
 
 
@@ -256,12 +256,12 @@ def test_hostile_bytes_raise_nothing_but_our_errors_and_invent_nothing(reader, c
 
 
 @pytest.mark.torture
+@pytest.mark.shows("T5", "every reader of the log, on mutated bytes")
 @pytest.mark.parametrize("reader", SHARES, ids=lambda reader: reader.__name__)
-def test_ten_million_hostile_inputs(reader, corpus):
-    seed = random.SystemRandom().randrange(1 << 30)
-    inputs = int(TORTURE_INPUTS * SHARES[reader])
-    print(f"{reader.__name__}: {inputs} inputs, seed {seed}")
-    run(reader, corpus, inputs, seed)
+def test_ten_million_hostile_inputs(reader, corpus, figures):
+    inputs = int(sized(INPUTS, 10_000_000) * SHARES[reader])
+    figures |= {"seed": seed_of_run(), "inputs": inputs}
+    run(reader, corpus, inputs, figures["seed"])
 
 
 def test_the_shares_make_a_whole():

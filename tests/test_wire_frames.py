@@ -2,10 +2,12 @@
 
 import random
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torture import seed_of_run, sized
 
 from mq import wire
 from mq.service import METHODS
@@ -135,5 +137,8 @@ def test_mutated_frames_are_frames_or_are_refused() -> None:
 
 
 @pytest.mark.torture
-def test_a_million_mutated_frames_are_frames_or_are_refused() -> None:
-    assert 0 < fuzz(1_000_000, random.SystemRandom().getrandbits(32)) < 1_000_000
+@pytest.mark.shows("T5", "the reader of the wire's frames, on mutated bytes")
+def test_a_million_mutated_frames_are_frames_or_are_refused(figures: dict[str, Any]) -> None:
+    figures |= {"seed": seed_of_run(), "frames": sized(100_000, 1_000_000)}
+    figures["refused"] = fuzz(figures["frames"], figures["seed"])
+    assert 0 < figures["refused"] < figures["frames"]
