@@ -11,7 +11,7 @@ import pytest
 import mq
 
 SAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-TEXTS = ["README.md", "docs/client.md", "docs/integrations.md"]
+TEXTS = ["README.md", "docs/client.md", "docs/delivery.md", "docs/integrations.md"]
 
 
 @pytest.mark.parametrize("name", TEXTS)
