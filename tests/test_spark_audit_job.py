@@ -73,6 +73,17 @@ def audited(spark: SparkSession, running: Running) -> Audit:
     return audit(spark, str(running.server.config.wal_dir), is_deep=True)
 
 
+def test_a_log_too_large_to_be_gathered_is_put_together_by_shuffles_alike(
+    spark: SparkSession, running: Running, audited: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from wal.spark import audit as job
+
+    monkeypatch.setattr(job, "MOST_GATHERED_BYTES", 0)
+    monkeypatch.setattr(job, "_gathered", None)
+    found = job.audit(spark, str(running.server.config.wal_dir), is_deep=True)
+    assert found.tables == audited.tables
+
+
 def by_name(audited: Audit, table: str, name: str, column: str = "channel") -> dict[str, Any]:
     (row,) = [row for row in audited.tables[table] if row[column] == name]
     return row

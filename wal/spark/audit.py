@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from wal.continuity import Damage
 from wal.manifest import Manifest
-from wal.spark import tables
+from wal.spark import gathered, tables
 from wal.spark.auditsource import summaries
 from wal.spark.digest import Digest, Names, Row, named
 from wal.spark.steps import Steps, middle_of, percentile
@@ -24,7 +24,10 @@ from wal.spark.verdict import COLUMNS, again, chain_of, verdict
 from wal.verify import Report
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+MOST_GATHERED_BYTES = 32 << 20  # beyond this, what grows with the messages is put together by shuffles
 _STEPS = "channel_id long, partition int, stretch long, group_id long, packed binary"
+
+Step: TypeAlias = tuple[int, int, int, int, bytes]
 
 
 @dataclass(slots=True)
@@ -74,16 +77,15 @@ def audit(spark: SparkSession, root: str, *, is_deep: bool = False) -> Audit:
     if manifest is not None:
         rows = summaries(spark, root, manifest, is_deep=is_deep).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            _fill(spark, root, manifest, rows, found)
+            _fill(root, manifest, rows, found)
         finally:
             rows.unpersist()
     found.seconds = time.perf_counter() - began
     return found
 
 
-def _fill(spark: SparkSession, root: str, manifest: Manifest, rows: DataFrame, found: Audit) -> None:
-    read = rows.select("small", *(tables.size_of(name) for name in LARGE)).toArrow()
-    sizes = {name: sum(read[name].to_pylist()) for name in LARGE}
+def _fill(root: str, manifest: Manifest, rows: DataFrame, found: Audit) -> None:
+    read = rows.select("small", "weight").toArrow()
     small = unpacked(each for each in read["small"].to_pylist() if each is not None)
     digest = Digest(small, manifest)
     names = digest.names
@@ -93,9 +95,8 @@ def _fill(spark: SparkSession, root: str, manifest: Manifest, rows: DataFrame, f
     found.savings = digest.savings(partitions)
     lags = digest.lags(found.width_us, rates)
     groups = digest.groups()
-    keys = _collect(tables.keys(tables.table(rows, "keys"))) if sizes["keys"] else []
-    producers = _collect(tables.producers(tables.table(rows, "producers"))) if sizes["producers"] else []
-    latencies = _latencies(spark, rows, digest) if any(row["acked"] for row in groups) else []
+    fits = sum(read["weight"].to_pylist()) <= MOST_GATHERED_BYTES
+    keys, producers, latencies = (_gathered if fits else _shuffled)(rows, _open_steps(digest))
     for row in latencies:
         row["microseconds"] = middle_of(row["bucket"])
     samples = digest.total("samples", ("channel_id",), *_SAMPLED)
@@ -125,17 +126,34 @@ def damage_row(damage: Damage) -> Row:
     return {name: getattr(damage, name) for name in damage.__slots__ if name != "offsets"} | {"offsets": offsets}
 
 
-def _latencies(spark: SparkSession, rows: DataFrame, digest: Digest) -> list[Row]:
-    steps = tables.table(rows, "steps")
+def _gathered(rows: DataFrame, opened: list[Step]) -> tuple[list[Row], list[Row], list[Row]]:
+    lists = rows.select(*LARGE).toArrow()
+    steps, keys, producers = (gathered.table(lists, name) for name in LARGE)
+    return gathered.keys(keys), gathered.producers(producers), _in_order(gathered.latencies(steps, opened))
+
+
+def _shuffled(rows: DataFrame, opened: list[Step]) -> tuple[list[Row], list[Row], list[Row]]:
+    steps, keys, producers = (tables.table(rows, name) for name in LARGE)
+    if opened:
+        steps = steps.union(rows.sparkSession.createDataFrame(opened, _STEPS))
+    return (
+        _collect(tables.keys(keys)),
+        _collect(tables.producers(producers)),
+        _in_order(_collect(tables.latencies(steps))),
+    )
+
+
+def _open_steps(digest: Digest) -> list[Step]:
+    """The acks that no segment could tell alone."""
     opened: Steps[tuple[int, int, int]] = Steps()
     for each in digest.open_commits():
         key = (each["channel_id"], each["partition"], each["group_id"])
         opened.add(key, each["start"], each["end"], each["time_us"])
-    more = [(*key[:2], stretch, key[2], packed) for key, stretch, packed in opened.take()]
-    if more:
-        steps = steps.union(spark.createDataFrame(more, _STEPS))
-    found = _collect(tables.latencies(steps))
-    return sorted(found, key=lambda row: (row["channel_id"], row["group_id"], row["bucket"]))
+    return [(*key[:2], stretch, key[2], packed) for key, stretch, packed in opened.take()]
+
+
+def _in_order(latencies: list[Row]) -> list[Row]:
+    return sorted(latencies, key=lambda row: (row["channel_id"], row["group_id"], row["bucket"]))
 
 
 def _collect(frame: DataFrame) -> list[Row]:

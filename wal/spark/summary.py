@@ -84,7 +84,9 @@ TABLES: dict[str, pa.DataType] = {
 LARGE = ("steps", "keys", "producers")  # the lists that grow with the messages: for Spark to put together
 SMALL = pa.schema([*SCALARS.items(), *((name, kind) for name, kind in TABLES.items() if name not in LARGE)])
 # A row as it travels: all that is small is one value, which Spark need not understand; null: more rows follow.
-SCHEMA = pa.schema([("number", _I32), ("small", pa.binary()), *((name, TABLES[name]) for name in LARGE)])
+_OWN = [("number", _I32), ("small", pa.binary()), ("weight", _I64)]  # `weight`: about the bytes of the lists
+SCHEMA = pa.schema([*_OWN, *((name, TABLES[name]) for name in LARGE)])
+_ROW_BYTES = 64
 _LOSS_FIELDS = ("channel_id", "partition", "start", "end")
 _FIELDS = {name: [field.name for field in kind.value_type] for name, kind in TABLES.items()}
 
@@ -126,7 +128,8 @@ def summarise(
 def record_batch(row: dict[str, Any]) -> pa.RecordBatch:
     """A row in the form that Spark takes."""
     small = packed(row) if row["state"] is not None else None
-    told = {"number": row["number"], "small": small, **{name: row[name] for name in LARGE}}
+    weight = sum(_ROW_BYTES * len(row[name]) for name in LARGE) + sum(len(each["packed"]) for each in row["steps"])
+    told = {"number": row["number"], "small": small, "weight": weight, **{name: row[name] for name in LARGE}}
     return pa.RecordBatch.from_pylist([told], schema=SCHEMA)
 
 

@@ -1,19 +1,19 @@
 """Steps of an audit over the rows of segments, DataFrame in, DataFrame out: what grows with messages, keys or acks.
 
-Everything else about a segment is small and is put together by `wal.spark.digest` without Spark.
+Everything else about a segment is small and is put together by `wal.spark.digest` without Spark; and so are these by
+`wal.spark.gathered`, where they fit into one process.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StructType
 
+from wal.spark.gathered import MOST_PRODUCERS, TOP_KEYS
 from wal.spark.steps import group_latencies
 
 _HISTOGRAM = StructType().add("group_id", LongType()).add("bucket", IntegerType()).add("messages", LongType())
-TOP_KEYS = 20  # of each channel
-MOST_PRODUCERS = 10_000
 
 
 def table(rows: DataFrame, name: str) -> DataFrame:
@@ -68,8 +68,3 @@ def latencies(steps: DataFrame) -> DataFrame:
         .groupBy("channel_id", "group_id", "bucket")
         .agg(F.sum("messages").alias("messages"))
     )
-
-
-def size_of(name: str) -> Column:
-    """How many rows a list has."""
-    return F.size(name).alias(name)
