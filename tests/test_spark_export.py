@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from process import wait_until
+from smalllog import grow, make_log, open_here
 from walsample import published
 
 import mq
@@ -30,7 +31,7 @@ from wal.disk import DirectDisk
 from wal.errors import LogLocked
 from wal.filelog import FileLog
 from wal.frame import Frame
-from wal.manifest import read_manifest
+from wal.manifest import read_manifest, swap_manifest
 from wal.options import Options
 from wal.record import ChannelCreated, ChannelSnapshot, Published, SnapshotBegin, SnapshotEnd
 from wal.spark import destination as journal
@@ -334,6 +335,36 @@ def test_a_segment_that_is_rewritten_after_it_was_listed_is_read_from_its_replac
     assert sequences == sorted(set(sequences))
     assert [item.sequence for item in items if item.sequence in range(6, 40)] == list(range(7, 40, 2))
     assert sequences[-1] <= 700
+
+
+@pytest.mark.spark
+def test_what_is_damaged_or_gone_is_told_and_the_rest_is_exported(spark: SparkSession, tmp_path: Path) -> None:
+    from wal.spark.export import export
+
+    log, out = make_log(tmp_path / "log"), tmp_path / "out"
+    second = visible(str(log))[1]
+    with (log / second.name).open("r+b") as file:
+        file.seek(second.size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    result = export(spark, str(log), str(out))
+    (line,) = result.damage
+    assert second.name in line
+    assert (result.messages, result.missed) == (59, 0)
+    assert len(set(everything(out))) == 59
+
+    grown = open_here(log)
+    grow(grown, 60, base=60)
+    grown.close()
+    manifest = read_manifest(DirectDisk(), str(log))
+    assert manifest is not None
+    new = [each for each in manifest.segments if each.first_sequence > result.through]
+    swap_manifest(DirectDisk(), str(log), manifest.with_segments(new[1:]))  # what came first was retired in between
+    later = export(spark, str(log), str(out))
+    assert later.missed == new[1].first_sequence - result.through - 1 > 0
+    assert 0 < later.messages < 60
+    assert len(set(everything(out))) == 59 + later.messages
 
 
 def test_one_export_at_a_time(tmp_path: Path) -> None:
