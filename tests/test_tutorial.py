@@ -33,7 +33,7 @@ def test_its_question_to_spark_is_answered(
         for number in range(3):
             client.publish("orders", b"x", key=f"table-{number % 2}")
     text = (root / "docs" / "tutorial.md").read_text()
-    (program,) = [block for _, _, title, block in BLOCK.findall(text) if title == "ask.py"]
+    (program,) = [block for _, _, _, title, block in BLOCK.findall(text) if title == "ask.py"]
     assert '"data"' in program
     exec(program.replace('"data"', repr(str(tmp_path))), {})  # with the session that all tests share
     assert re.search(r"\|\s*orders\|\s*3\|\s*2\|", capsys.readouterr().out)

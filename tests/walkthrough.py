@@ -4,8 +4,8 @@ In a block of `console` a line that begins with `$ ` is a command, and the lines
 for anything within a line, a line with nothing else for any lines. A block of `python` with a title is a file. A remark
 above a block changes how it is taken: `<!-- in any order -->`, `<!-- exits with 1 -->`.
 
-The broker is a real one, but not where the page has it: `make run` starts it on free ports, and `pkill` kills that one
-and no other.
+The broker is a real one, but not where the page has it: `make run` and `mq serve` start it on free ports, and `pkill`
+ends that one and no other.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 from process import Process, wait_until
 
 BLOCK = re.compile(
-    r'^(?:<!-- (.*?) -->\n)?```(console|python)(?: title="(.*?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL
+    r'^(?:<!-- (.*?) -->\n)?( *)```(console|python)(?: title="(.*?)")?\n(.*?)^\2```$', re.MULTILINE | re.DOTALL
 )
 DEADLINE = 120.0
 
@@ -65,11 +66,12 @@ class Walk:
         self.ran: list[str] = []
         self._variables = variables
         self._broker: Process | None = None
-        self._address = ""
+        self.address = ""
 
     def follow(self, text: str) -> None:
         """Do everything that a text shows. Raises AssertionError where something else comes out."""
-        for remark, kind, title, block in BLOCK.findall(text):
+        for remark, _, kind, title, indented in BLOCK.findall(text):
+            block = textwrap.dedent(indented)
             if kind == "console":
                 for command in commands(block, remark):
                     self._run(command)
@@ -78,10 +80,10 @@ class Walk:
                 (self.directory / title).write_text(block)
 
     def _run(self, command: Command) -> None:
-        if command.line == "make run":
+        if command.line in {"make run", "mq serve"}:
             printed, code = self.start(), 0
-        elif command.line == 'pkill -9 -f "mq serve"':
-            printed, code = self.end(signal.SIGKILL), 0
+        elif killed := re.fullmatch(r'pkill -(9|TERM) -f "mq serve"', command.line):
+            printed, code = self.end(signal.SIGKILL if killed[1] == "9" else signal.SIGTERM), 0
         else:
             printed, code = self._shell(command.line)
         assert code == command.exit_code, f"{command.line}: {code}\n{printed}"
@@ -92,7 +94,7 @@ class Walk:
 
     def _shell(self, line: str) -> tuple[str, int]:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = {"PATH": path, "MQ_SERVER": self._address, "COLUMNS": "200", **self._variables}
+        environment = {"PATH": path, "MQ_SERVER": self.address, "COLUMNS": "200", **self._variables}
         answer = subprocess.run(
             ["bash", "-c", line],
             cwd=self.directory,
@@ -108,7 +110,7 @@ class Walk:
         """Start the broker; what it printed, as if its ports were the usual ones."""
         assert self._broker is None, "there is a broker already"
         self._broker = broker = Process(self.directory, **self._variables)
-        self._address = f"mq://127.0.0.1:{broker.wait_for_port('wire')}"
+        self.address = f"mq://127.0.0.1:{broker.wait_for_port('wire')}"
         ports = {broker.wait_for_port("gRPC"): "50051", broker.wait_for_port("wire"): "50052"}
         return re.sub(r":(\d+) \(", lambda found: f":{ports[int(found[1])]} (", broker.output) + "\n"
 
