@@ -41,6 +41,7 @@ class Load:
         self.call_seconds = call_seconds
         self.content_bytes = content_bytes
         self.pause = pause
+        self.forgets_sequences = False  # a planted bug
         self.history = History()
         self.answered = 0
         self.handled = 0  # deliveries that were acked or nacked
@@ -143,7 +144,7 @@ class Load:
                         contents = [self._content(name, next(numbers)) for _ in range(rng.randint(1, 5))]
                         batch = pb.Batch(messages=[pb.BatchMessage(content=content) for content in contents])
                         request = pb.PublishBatchRequest(channel=CHANNEL, partition=number, batch=batch)
-                        if is_idempotent:
+                        if is_idempotent and not self.forgets_sequences:
                             request.producer_id, request.sequence = name, sequence
                         if is_delayed:
                             request.delay_ms = rng.randint(1, 300)
@@ -188,16 +189,23 @@ class Load:
     def _consume(self, group: str, members: list[str], rng: random.Random) -> None:
         while (transport := self._connect()) is not None:
             try:
+                if group == ORDERED:
+                    # An answer may have been lost. What was in it comes back in its place only to members that left.
+                    for member in members:
+                        self._leave(transport, group, member)
                 while not self.is_over.is_set():
                     for member in members:
                         self._turn(transport, group, member, rng)
-                    if len(members) > 1 and rng.random() < 0.02:
-                        leave = pb.LeaveRequest(channel=CHANNEL, group=group, member=rng.choice(members))
-                        transport.call("mq.MQService/Leave", leave.SerializeToString(), self.call_seconds)
+                    if group == ORDERED and rng.random() < 0.02:
+                        self._leave(transport, group, rng.choice(members))
             except MqError:
                 self.is_over.wait(0.01)
             finally:
                 transport.close()
+
+    def _leave(self, transport: WireTransport, group: str, member: str) -> None:
+        leave = pb.LeaveRequest(channel=CHANNEL, group=group, member=member)
+        transport.call("mq.MQService/Leave", leave.SerializeToString(), self.call_seconds)
 
     def _turn(self, transport: WireTransport, group: str, member: str, rng: random.Random) -> None:
         who = {"channel": CHANNEL, "group": group, "member": member}

@@ -1,4 +1,4 @@
-"""A TCP proxy for tests of bad networks: it can reset, swallow, or slow down what passes through it."""
+"""A TCP proxy for tests of bad networks: it can reset, swallow, hold, slice or slow down what passes through it."""
 
 import contextlib
 import socket
@@ -19,7 +19,10 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self.target = port
         self.delay = 0.0  # seconds before each piece is passed on
-        self._is_swallowing = threading.Event()
+        self.slice_bytes = 1 << 16  # the largest piece
+        self._swallowed: set[int] = set()  # ports whose bytes are gone: the target's, our own
+        self._flows = threading.Event()
+        self._flows.set()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -33,10 +36,30 @@ class Proxy:
 
     def swallow(self, is_on: bool = True) -> None:
         """Take bytes and pass none on: a network that is gone without a word."""
+        self._swallowed = {self.target, self.port} if is_on else set()
+
+    def swallow_requests(self) -> None:
+        """One way only: answers to what came before still arrive."""
+        self._swallowed = {self.target}
+
+    def swallow_answers(self) -> None:
+        """One way only: the server does what it is asked, and nobody hears of it."""
+        self._swallowed = {self.port}
+
+    def hold(self, is_on: bool = True) -> None:
+        """Keep what comes and pass it on later, however late."""
         if is_on:
-            self._is_swallowing.set()
+            self._flows.clear()
         else:
-            self._is_swallowing.clear()
+            self._flows.set()
+
+    def heal(self) -> None:
+        """A sound network again; where bytes were lost, connections are lost with them."""
+        if self._swallowed:
+            self.reset()
+        self._swallowed = set()
+        self.delay, self.slice_bytes = 0.0, 1 << 16
+        self.hold(False)
 
     def reset(self) -> None:
         """Break every connection, the hard way."""
@@ -51,6 +74,7 @@ class Proxy:
 
     def close(self) -> None:
         self._listener.close()
+        self.hold(False)
         self.reset()
 
     def __enter__(self) -> "Proxy":
@@ -75,15 +99,17 @@ class Proxy:
                 continue
             self.connections += 1
             self._pairs.append((client, server))
-            for source, goal in ((client, server), (server, client)):
-                threading.Thread(target=self._pass_on, args=(source, goal), daemon=True).start()
+            for source, goal, port in ((client, server, self.target), (server, client, self.port)):
+                goal.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._pass_on, args=(source, goal, port), daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, goal: socket.socket) -> None:
+    def _pass_on(self, source: socket.socket, goal: socket.socket, port: int) -> None:
         with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
+            while data := source.recv(self.slice_bytes):
                 if self.delay:
                     time.sleep(self.delay)
-                if not self._is_swallowing.is_set():
+                self._flows.wait()
+                if port not in self._swallowed:
                     goal.sendall(data)
         for each in (source, goal):
             with contextlib.suppress(OSError):

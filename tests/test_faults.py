@@ -6,12 +6,10 @@ Clients work on all the time; in the end everything is drained and read, and the
 from __future__ import annotations
 
 import os
-import random
 import signal
 import struct
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,8 @@ import pytest
 from load import CHANNEL, SETTINGS, SHARED, Load
 from mounts import ext4, needs, tmpfs
 from process import Process, wait_until
-from torture import seed_of_run, sized
+from scene import scene
+from torture import sized
 
 from mq.errors import Unavailable
 from mq.pb import mq_pb2 as pb
@@ -50,58 +49,6 @@ class Traced(Process):
     def signal(self, number: int = signal.SIGTERM) -> None:
         for child in psutil.Process(self.process.pid).children():
             child.send_signal(number)
-
-
-class Scene:
-    """A load, and brokers one after the other in one directory."""
-
-    def __init__(self, directory: Path, figures: dict[str, Any], **options: Any) -> None:
-        figures["seed"] = seed_of_run()
-        self.directory, self.figures = directory, figures
-        self.rng = random.Random(figures["seed"])
-        self.load = Load(figures["seed"], **options)
-        self.broker: Process | None = None
-
-    def serve(self, broker: Process | None = None, **settings: str) -> Process:
-        self.broker = broker or Process(self.directory, **SETTINGS | settings)
-        self.load.port = self.broker.wait_for_port("wire")
-        return self.broker
-
-    def begin(self, **settings: str) -> Process:
-        broker = self.serve(**settings)
-        self.load.prepare()
-        self.load.start()
-        return broker
-
-    def kill(self) -> None:
-        assert self.broker is not None
-        if self.broker.process.poll() is None:
-            self.broker.signal(signal.SIGKILL)
-        self.broker.wait()
-
-    def finish(self) -> None:
-        """To the end with the broker that is there; nothing may be broken."""
-        self.load.wait_for(answered=20)
-        self.load.drain()
-        self.load.stop()
-        broken = self.load.check()
-        self.figures |= self.load.figures()
-        print(self.load.errors)
-        assert not broken, f"seed {self.figures['seed']}: {broken[:10]}"
-
-    def close(self) -> None:
-        self.load.is_over.set()
-        if self.broker is not None:
-            self.kill()
-
-
-@contextmanager
-def scene(directory: Path, figures: dict[str, Any], **options: Any) -> Iterator[Scene]:
-    made = Scene(directory, figures, **options)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def refuses_everything(load: Load) -> bool:

@@ -193,3 +193,10 @@ def test_an_ack_whose_answer_never_came_may_fill_a_gap_and_is_no_second_ack() ->
     assert history.check(["g"], ordered=["g"]) == []
     history.acks.insert(2, (when + 1, place, group, OK, b"of the next owner"))
     assert history.check(["g"], ordered=["g"]) == []
+
+
+def test_a_delivery_whose_first_answer_was_lost_may_come_late() -> None:
+    history = good()
+    deliver_out_of_order(history)
+    history.deliveries[1] = (*history.deliveries[1][:2], 2, "g")
+    assert history.check(["g"]) == []
