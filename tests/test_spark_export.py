@@ -490,6 +490,20 @@ def test_a_commit_is_finished_by_whoever_opens_the_directory_next(tmp_path: Path
     assert sorted(path.name for path in tmp_path.rglob("*.parquet")) == ["b.parquet"]
 
 
+def test_a_damaged_journal_is_refused_and_nothing_stays_locked(tmp_path: Path) -> None:
+    with Destination(tmp_path) as destination:
+        destination.commit(destination.stage(), Commit(0, 0, 9, ""))
+    path = tmp_path / journal.JOURNAL / "commits" / "00000001.json"
+    intact = path.read_text()
+    for damaged in ("", "[]", intact[:40], intact.replace('"through"', '"trough"')):
+        path.write_text(damaged)
+        with pytest.raises(ExportRefused, match=r"00000001\.json is damaged"):
+            Destination(tmp_path)
+    path.write_text(intact)
+    with Destination(tmp_path) as destination:
+        assert destination.through == 9
+
+
 @pytest.mark.parametrize("name", ["orders", "007", "#77", "a=b", "50%", "a/../../b", "tab\there", "ü", ".."])
 def test_any_channel_has_a_directory_that_readers_take_for_its_name(name: str, tmp_path: Path) -> None:
     folder = tmp_path / folder_of(name, "2026-05-01")

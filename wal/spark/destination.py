@@ -42,7 +42,7 @@ _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(32)))
 
 
 class ExportRefused(WalError):
-    """The directory holds another export than the one that was asked for."""
+    """The directory holds another export than the one that was asked for, or one that can't be gone on with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Destination:
     """An export's directory, locked while it is open. What a crash left unfinished is finished by opening it."""
 
     def __init__(self, out: str | Path) -> None:
-        """Raises LogLocked where another export writes here, OSError."""
+        """Raises LogLocked where another export writes here, ExportRefused where its journal is damaged, OSError."""
         self.root = Path(out)
         self.journal = self.root / JOURNAL
         (self.journal / "commits").mkdir(parents=True, exist_ok=True)
@@ -95,10 +95,14 @@ class Destination:
         except OSError:
             os.close(self._lock)
             raise LogLocked(f"another export is writing to {self.root}") from None
-        self.last = last_commit(self.journal)
-        if self.last is not None:
-            self._put_in_place(self.last)
-        shutil.rmtree(self.journal / "staging", ignore_errors=True)
+        try:
+            self.last = last_commit(self.journal)
+            if self.last is not None:
+                self._put_in_place(self.last)
+            shutil.rmtree(self.journal / "staging", ignore_errors=True)
+        except BaseException:
+            os.close(self._lock)
+            raise
 
     def __enter__(self) -> Destination:
         return self
@@ -173,9 +177,13 @@ def last_commit(journal: Path) -> Commit | None:
     numbers = [int(path.stem) for path in (journal / "commits").glob("*.json")]
     if not numbers:
         return None
-    told = json.loads(_commit_path(journal, max(numbers)).read_text())
-    files = tuple(PartFile(**each) for each in told.pop("files"))
-    return Commit(**{**told, "files": files, "damage": tuple(told["damage"])})
+    path = _commit_path(journal, max(numbers))
+    try:
+        told = json.loads(path.read_text())
+        files = tuple(PartFile(**each) for each in told.pop("files"))
+        return Commit(**{**told, "files": files, "damage": tuple(told["damage"])})
+    except (ValueError, TypeError, KeyError):
+        raise ExportRefused(f"{path} is damaged: nobody knows how far this export is; begin a new one") from None
 
 
 def _commit_path(journal: Path, number: int) -> Path:
