@@ -67,11 +67,12 @@ def run(
     dry_run: bool = False,
     install: bool = False,
     worth: int = 10,
+    at_least_bytes: int = 1,
     server: str | None = None,
     master: str | None = None,
     verbose: bool = False,
 ) -> dict[str, Any]:
-    """A whole compaction; what it did, or would do."""
+    """A whole compaction, if it frees so many bytes; what it did, or would do."""
     from mq.cli.spark.present import present_state
     from mq.rules import Rules, grounds
     from wal.spark.compact import candidates, clear, plan, stage
@@ -96,7 +97,7 @@ def run(
         planned = with_bar(spark, "looking", lambda: plan(hands, segments, rules, worth=worth / 100))
         if planned.is_damaged:
             say("part of the log is damaged: nothing goes for the sake of a later message (mq wal repair comes first)")
-        if dry_run or not planned.runs:
+        if dry_run or not planned.runs or planned.freed_bytes < at_least_bytes:
             return _result(manifest, state, planned, [])
         _check_room(root, planned)
         clear(root)
