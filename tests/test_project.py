@@ -77,7 +77,7 @@ def test_the_core_needs_neither_spark_nor_java(root: Path) -> None:
 
 
 def test_every_package_is_typed_and_found(root: Path) -> None:
-    for package in ("mq", "wal"):
+    for package in ("mq", "pyspark_mqwal", "wal"):
         assert (root / package / "py.typed").exists()
         folders = {path.parent for path in (root / package).rglob("*.py")}
         assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
@@ -97,15 +97,39 @@ def test_the_texts_name_only_goals_that_exist(root: Path) -> None:
     assert "make test " in (root / "README.md").read_text()
 
 
+def without_code(text: str) -> str:
+    return re.sub(r"^( *)(```+).*?^\1\2 *$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """What a forge, and the site, calls the headings of a text."""
+    headings = re.findall(r"^#+ (.*)$", without_code(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(path: Path) -> list[str]:
+    """Links of a text to files that are not there, and to headings that no text has."""
+    broken = []
+    link = re.compile(r"""(?:\]\(|\b(?:src|href)=")(?!https?:|mailto:)([^)#\s"]*)(?:#([^)\s"]*))?""")
+    for target, anchor in link.findall(without_code(path.read_text())):
+        place = path.parent / target if target else path
+        if not place.exists() or (anchor and anchor not in anchors(place.read_text())):
+            broken.append(f"{path.name}: {target}{'#' if anchor else ''}{anchor}")
+    return broken
+
+
 def test_links_between_the_texts_lead_somewhere(root: Path) -> None:
-    broken = [
-        f"{path.relative_to(root)}: {target}"
-        for path in tracked_files(root)
-        if path.suffix == ".md"
-        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", path.read_text())
-        if not (path.parent / target).exists()
-    ]
-    assert broken == []
+    texts = [path for path in tracked_files(root) if path.suffix == ".md"]
+    assert [link for path in texts for link in broken_links(path)] == []
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "b.md").write_text("# All `mq` does, once\n```sh\n# no heading\n```\n")
+    text = tmp_path / "a.md"
+    text.write_text(
+        "# A\n[1](b.md#all-mq-does-once) [2](#a) [3](b.md#no-heading) [4](c.md) [5](#b) [6](https://x.org/#y)"
+    )
+    assert broken_links(text) == ["a.md: b.md#no-heading", "a.md: c.md", "a.md: #b"]
 
 
 def test_no_file_names_a_place_on_somebodys_machine(root: Path) -> None:

@@ -11,6 +11,7 @@ import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -110,7 +111,7 @@ class Rows:
         self.now_us = time.time_ns() // 1000
 
     def read(self, slices: Sequence[Slice], catalogs: Mapping[str, Catalog]) -> Iterator[pa.RecordBatch]:
-        gc.freeze()  # pyspark collects after every task, and all that was imported need not be looked at each time
+        settle()
         for one in slices:
             catalog = catalogs.get(one.segment.log_uuid) or Catalog(one.segment.log_uuid, is_whole=False)
             for made in self._of(one, catalog):
@@ -168,6 +169,12 @@ class Rows:
             array = pa.nulls(batch.num_rows, field.type) if at < 0 else batch.column(at)
             arrays.append(array if array.type == field.type else array.cast(field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+@cache
+def settle() -> None:
+    """Once in a worker: pyspark collects garbage after every task, and all that was imported is none."""
+    gc.freeze()
 
 
 def present(one: Slice) -> Iterator[tuple[Segment, Iterator[Frame | Gap]]]:
