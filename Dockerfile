@@ -45,7 +45,6 @@ WORKDIR /opt/mq
 
 FROM base AS spark
 COPY --from=spark-builder /opt/mq /opt/mq
-COPY deploy/container/every /usr/local/bin/every
 # Spark spills to a directory of its own choice otherwise, and the root may be read-only.
 ENV SPARK_LOCAL_DIRS=/tmp \
     HOME=/tmp

@@ -1,7 +1,6 @@
 """The container: the Dockerfile by rules, the compose file by its schema. `test_install` runs what they say."""
 
 import re
-import signal
 import subprocess
 import sys
 import tomllib
@@ -12,7 +11,6 @@ import click
 import pytest
 import yaml
 from dockerfile import command, environment, health_command, last, lineage, problems, stages_of
-from process import wait_until
 
 from mq.cli import main
 from mq.config import ELSEWHERE, Config
@@ -178,11 +176,10 @@ def test_the_example_reads_the_variables_that_its_services_get(root: Path, compo
 
 def test_the_spark_services_give_options_that_exist(compose: dict[str, Any]) -> None:
     services = compose["services"]
-    assert services["spark"]["entrypoint"][2:] == ["mq", "spark", "maintain"]
     context = click.Context(main)
     spark = main.get_command(context, "spark")
     assert isinstance(spark, click.Group)
-    for job, *arguments in [services["audit"]["command"], ["maintain", *services["spark"]["command"]]]:
+    for job, *arguments in [services["audit"]["command"], services["spark"]["command"]]:
         found = spark.get_command(context, job)
         if found is None:
             pytest.skip(f"NOT TESTED: there is no `mq spark {job}` here")
@@ -190,27 +187,7 @@ def test_the_spark_services_give_options_that_exist(compose: dict[str, Any]) -> 
         assert [each for each in arguments if each.startswith("--") and each not in options] == []
 
 
-# ------------------------------------------------------------ the schedule, and make
-
-
-def test_every_runs_its_command_again_and_ends_cleanly(root: Path, tmp_path: Path) -> None:
-    lines = tmp_path / "lines"
-    program = [root / "deploy" / "container" / "every", "0.05", "sh", "-c", f"echo run >> {lines}; exit 3"]
-    process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: lines.exists() and len(lines.read_text().splitlines()) >= 3)
-    process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert "sh ended with 3" in told
-
-
-def test_every_stops_the_command_that_runs(root: Path, tmp_path: Path) -> None:
-    script = f"trap 'echo stopped > {tmp_path}/end; exit 0' TERM; touch {tmp_path}/begun; while :; do sleep 0.01; done"
-    process = subprocess.Popen([root / "deploy" / "container" / "every", "60", "sh", "-c", script])
-    wait_until((tmp_path / "begun").exists)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
-    assert (tmp_path / "end").read_text() == "stopped\n"
+# ------------------------------------------------------------ make, and the page
 
 
 @pytest.mark.parametrize("goal", ["build", "up", "down", "logs", "ps"])
