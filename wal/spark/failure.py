@@ -26,7 +26,7 @@ def reason(error: BaseException) -> str | None:
         return str(error)
     if kind.__module__.startswith(("pyspark.", "py4j.")):
         return _raised_in_worker(str(error))
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, BrokenPipeError):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return None
 

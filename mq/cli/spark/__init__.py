@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -23,13 +22,10 @@ JOBS: dict[str, tuple[str, str]] = {
 }
 
 
-WRITTEN = {name: row for name, row in JOBS.items() if find_spec(row[0].split(":")[0])}
-
-
 class SparkGroup(LazyGroup):
     """Errors of Spark and of Java are one line too, whatever they wrapped."""
 
-    table = WRITTEN
+    table = JOBS
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
