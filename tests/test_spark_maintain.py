@@ -1,9 +1,8 @@
-"""`mq spark maintain` with a real Spark and a real broker: everything in one go, told in a line, and never twice at once."""
+"""`mq spark maintain` with a real Spark and a real broker: all in one go, told in a line, and never twice at once."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ TOTAL, KEYS = 3_000, 20
 
 
 @pytest.fixture
-def log(tmp_path: Path, spark: SparkSession) -> Iterator[Path]:
+def log(tmp_path: Path, spark: SparkSession) -> Path:
     """A stopped log of which most may go."""
     directory = tmp_path / "log"
     with mq.testing.broker(directory) as address, mq.Client(address) as client:
@@ -37,7 +36,7 @@ def log(tmp_path: Path, spark: SparkSession) -> Iterator[Path]:
             for number in range(TOTAL):
                 producer.send(f"{number} " + "x" * 300, key=f"k{number % KEYS}")
     settled(directory)
-    yield directory
+    return directory
 
 
 def maintain(log: Path, *arguments: str, code: int = 0, **variables: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def compact(
     What comes of it waits in staging/ until `mq wal install` puts it in place, or --install does so at once: by the
     broker that has the log open (MQ_SERVER), or without one where it is stopped. What waited from before is given up.
 
-    \\b
+    \b
     Example:
       mq spark compact --data-dir ./data --dry-run
       mq spark compact --data-dir ./data --install

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from wal.spark.listing import Segment
-    from wal.verify import Damage
 
 HISTORY = "history.jsonl"
 LOCK = "maintaining"  # in the log's staging/
@@ -58,13 +57,13 @@ def maintain(
     verbose: bool,
     output: str,
 ) -> None:
-    """Keep a log in order: seal the segment that is being written if it is old, check segments that are new, compact where
-    it pays, export what is new.
+    """Keep a log in order: seal the segment that is being written if it is old, check segments that are new, compact
+    where it pays, export what is new.
 
-    Two never run at once for one log. Each run adds a line to history.jsonl in --out; a step that fails is told there, and
-    the rest is done all the same, but a damaged log is not compacted. Where there is nothing to do no Spark is started.
+    Two never run at once for one log. Each run adds a line to history.jsonl in --out. A step that fails is told there,
+    and the rest is done all the same; but a damaged log is not compacted.
 
-    \\b
+    \b
     Example:
       mq spark maintain --data-dir ./data --out ./maintenance
       mq spark maintain --data-dir ./data --out ./maintenance --every 15m
@@ -72,9 +71,7 @@ def maintain(
     from wal.spark.storage import folder_of, is_local
 
     if not is_local(data_dir) or not is_local(out):
-        raise click.UsageError(
-            "a log is maintained where it lies: --data-dir and --out are directories of this machine"
-        )
+        raise click.UsageError("a log is maintained where it lies: give directories of this machine, no URIs")
     run = Run(folder_of(data_dir), Path(folder_of(out)), server, master, verbose)
     while True:
         began = time.monotonic()
@@ -256,17 +253,14 @@ class Run:
 
 def _check(segment: Segment) -> list[str]:
     """What is damaged in one segment, a line for each range."""
-    from wal.spark.listing import SegmentGone, manifest_of
+    from wal.spark.listing import manifest_of
     from wal.verify import verify_segment
 
     manifest = manifest_of(segment.root)
     entry = next((each for each in manifest.segments if each.name(manifest.extension) == segment.name), None)
     if entry is None:
         return []  # it was replaced since it was listed, and whoever did that has read it
-    try:
-        found: list[Damage] = verify_segment(segment.root, manifest, entry)
-    except SegmentGone:
-        return []
+    found = verify_segment(segment.root, manifest, entry)
     return [f"{each.segment}, byte {each.position}: {each.reason}" for each in found]
 
 
