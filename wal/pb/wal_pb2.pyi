@@ -94,6 +94,12 @@ class OpaqueMessage(_message.Message):
     headers: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, headers: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
+class OpaquePublished(_message.Message):
+    __slots__ = ("parts",)
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    parts: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, parts: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class OffsetRange(_message.Message):
     __slots__ = ("start", "end")
     START_FIELD_NUMBER: _ClassVar[int]

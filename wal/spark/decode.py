@@ -13,14 +13,14 @@ batches are parsed by protobuf and written again, which puts them into that form
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 
 from wal.pb.wal_pb2 import Batch, OpaqueBatch, OpaqueMessage
+from wal.spark.lockstep import Bytes, Integers, Unusual, field, gather, widths
 
 # What to hand over at once: enough to make numpy's calls cheap, little enough to stay in the processor's caches.
 CHUNK_MESSAGES = 131_072
@@ -35,11 +35,7 @@ COLUMNS: dict[str, pa.DataType] = {
 }
 
 _CONTENT, _KEY, _HEADER = 0x0A, 0x12, 0x1A  # the tags of BatchMessage; those of Header are the first two
-_LENGTH_BYTES = 5  # of a varint that is a length; a longer one is legal, and unusual
 _ROUNDS = 32  # so many headers of each message are found side by side; who has more is served one by one
-
-Integers: TypeAlias = NDArray[np.intp]
-Mask: TypeAlias = NDArray[np.bool_]
 
 
 class Decoded(NamedTuple):
@@ -50,18 +46,6 @@ class Decoded(NamedTuple):
     malformed: list[int]  # batches that protobuf can't parse: no writer of ours made them, and they count 0
 
 
-class _Unusual(Exception):
-    """The bytes are not what a protobuf writer makes at first hand."""
-
-
-class _Span(NamedTuple):
-    """Where a field's bytes are in each message; empty where it is absent."""
-
-    has: Mask
-    start: Integers
-    stop: Integers
-
-
 def decode(batches: Sequence[bytes], columns: Collection[str] = tuple(COLUMNS)) -> Decoded:
     """The named columns of all messages in the batches. What is not asked for is not looked into.
 
@@ -69,7 +53,7 @@ def decode(batches: Sequence[bytes], columns: Collection[str] = tuple(COLUMNS)) 
     """
     try:
         return Decoded(*_in_step(batches, columns), [])
-    except _Unusual:
+    except Unusual:
         plain = [_rewritten(batch) for batch in batches]
     malformed = [index for index, batch in enumerate(plain) if batch is None]
     return Decoded(*_in_step([batch or b"" for batch in plain], columns), malformed)
@@ -89,15 +73,15 @@ def _in_step(batches: Sequence[bytes], columns: Collection[str]) -> tuple[dict[s
     joined = b"".join(batches)
     at, end, counts = _messages(joined, [len(batch) for batch in batches])
     raw = np.frombuffer(joined, np.uint8)
-    content = _field(raw, at, end, _CONTENT)
-    key = _field(raw, content.stop, end, _KEY)
+    content = field(raw, at, end, _CONTENT)
+    key = field(raw, content.stop, end, _KEY)
     owners, start, stop = _headers(joined, raw, key.stop, end)
     made: dict[str, pa.Array] = {}
     for name in columns:
         if name == "value":
-            made[name] = _gather(joined, content.start, content.stop)
+            made[name] = gather(joined, content.start, content.stop)
         elif name == "key":
-            made[name] = _gather(joined, key.start, key.stop, key.has)
+            made[name] = gather(joined, key.start, key.stop, key.has)
         elif name == "size":
             made[name] = pa.array((content.stop - content.start).astype(np.int32))
         elif name == "headers":
@@ -112,69 +96,21 @@ def _messages(joined: bytes, sizes: Sequence[int]) -> tuple[Integers, Integers, 
     try:
         parsed = OpaqueBatch.FromString(joined).messages
     except DecodeError:
-        raise _Unusual from None
+        raise Unusual from None
     lengths = np.fromiter(map(len, parsed), np.intp, len(parsed))
-    end = np.cumsum(lengths + 1 + _widths(lengths))
+    end = np.cumsum(lengths + 1 + widths(lengths))
     # Protobuf writes nothing but messages here, and lengths as short as can be: then, and only then, this adds up.
     if (end[-1] if len(end) else 0) != len(joined):
-        raise _Unusual
+        raise Unusual
     batch_ends = np.cumsum(np.asarray(sizes, np.intp))
     messages_before = np.searchsorted(end, batch_ends, side="right")
     bounds = np.concatenate(([0], end))
     if not np.array_equal(bounds[messages_before], batch_ends):
-        raise _Unusual  # a batch that ends within a message is none, also where the next one completes it
+        raise Unusual  # a batch that ends within a message is none, also where the next one completes it
     return end - lengths, end, np.diff(messages_before, prepend=0)
 
 
-def _widths(lengths: Integers) -> Integers:
-    """Bytes that each length takes as a varint."""
-    widths = np.ones(len(lengths), np.intp)
-    for bits in range(7, 35, 7):
-        above = lengths >= 1 << bits
-        if not above.any():
-            break
-        widths += above
-    return widths
-
-
-def _field(raw: NDArray[np.uint8], at: Integers, end: Integers, tag: int) -> _Span:
-    """A length-delimited field that may come next in each message."""
-    has = at < end
-    if len(raw):
-        has &= raw.take(at, mode="clip") == tag
-    if not has.any():
-        return _Span(has, at, at)
-    if has.all():
-        start, length = _length(raw, at + 1)
-        stop = start + length
-    else:
-        start, stop = at.copy(), at.copy()
-        present = np.flatnonzero(has)
-        begin, length = _length(raw, at[present] + 1)
-        start[present], stop[present] = begin, begin + length
-    if (stop > end).any():
-        raise _Unusual
-    return _Span(has, start, stop)
-
-
-def _length(raw: NDArray[np.uint8], at: Integers) -> tuple[Integers, Integers]:
-    """The varints at the given places: where the bytes behind them begin, and how many those are."""
-    byte = raw.take(at, mode="clip").astype(np.intp)
-    length, behind = byte & 0x7F, at + 1
-    going_on = np.flatnonzero(byte >= 0x80)
-    for shift in range(7, 7 * _LENGTH_BYTES, 7):
-        if not len(going_on):
-            return behind, length
-        byte = raw.take(behind[going_on], mode="clip").astype(np.intp)
-        length[going_on] |= (byte & 0x7F) << shift
-        behind[going_on] += 1
-        going_on = going_on[byte >= 0x80]
-    if len(going_on):
-        raise _Unusual
-    return behind, length
-
-
-def _headers(joined: bytes, raw: NDArray[np.uint8], at: Integers, end: Integers) -> tuple[Integers, Integers, Integers]:
+def _headers(joined: bytes, raw: Bytes, at: Integers, end: Integers) -> tuple[Integers, Integers, Integers]:
     """All headers in the order of the bytes: the message of each, where it begins and where it ends."""
     owners, starts, stops = [], [], []
     rest = np.flatnonzero(at < end)
@@ -182,9 +118,9 @@ def _headers(joined: bytes, raw: NDArray[np.uint8], at: Integers, end: Integers)
     for _ in range(_ROUNDS):
         if not len(rest):
             break
-        header = _field(raw, at[rest], end[rest], _HEADER)
+        header = field(raw, at[rest], end[rest], _HEADER)
         if not header.has.all():
-            raise _Unusual
+            raise Unusual
         owners.append(rest)
         starts.append(header.start)
         stops.append(header.stop)
@@ -207,44 +143,28 @@ def _many_headers(tail: bytes, base: int) -> tuple[Integers, Integers]:
     try:
         parsed = OpaqueMessage.FromString(tail).headers
     except DecodeError:
-        raise _Unusual from None
+        raise Unusual from None
     lengths = np.fromiter(map(len, parsed), np.intp, len(parsed))
-    stop = np.cumsum(lengths + 1 + _widths(lengths))
+    stop = np.cumsum(lengths + 1 + widths(lengths))
     if stop[-1] != len(tail):
-        raise _Unusual
+        raise Unusual
     return base + stop - lengths, base + stop
 
 
 def _header_lists(
-    joined: bytes, raw: NDArray[np.uint8], messages: int, owners: Integers, start: Integers, stop: Integers
+    joined: bytes, raw: Bytes, messages: int, owners: Integers, start: Integers, stop: Integers
 ) -> pa.Array:
-    name = _field(raw, start, stop, _CONTENT)
-    value = _field(raw, name.stop, stop, _KEY)
+    name = field(raw, start, stop, _CONTENT)
+    value = field(raw, name.stop, stop, _KEY)
     if (value.stop != stop).any():
-        raise _Unusual
-    names = _gather(joined, name.start, name.stop).view(pa.string())
+        raise Unusual
+    names = gather(joined, name.start, name.stop).view(pa.string())
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:  # protobuf refuses a string that is not UTF-8
-        raise _Unusual from None
-    values = _gather(joined, value.start, value.stop)
+        raise Unusual from None
+    values = gather(joined, value.start, value.stop)
     offsets = np.zeros(messages + 1, np.int32)
     np.cumsum(np.bincount(owners, minlength=messages), out=offsets[1:])
     entries = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
     return pa.ListArray.from_arrays(pa.array(offsets), entries, type=HEADERS)
-
-
-def _gather(joined: bytes, start: Integers, stop: Integers, has: Mask | None = None) -> pa.Array:
-    """The bytes of rising spans, one after the other; null where `has` says so.
-
-    Spans and what lies between them are one Arrow array over the bytes as they are; taking every other element makes
-    Arrow do the copying.
-    """
-    if not len(start):
-        return pa.array([], pa.binary())
-    edges = np.empty(2 * len(start), np.int32)
-    edges[0::2], edges[1::2] = start, stop
-    buffers: list[Any] = [None, pa.py_buffer(edges), pa.py_buffer(joined)]
-    spans = pa.Array.from_buffers(pa.binary(), len(edges) - 1, buffers)
-    chosen = np.arange(0, len(edges), 2, dtype=np.int32)
-    return spans.take(pa.array(chosen, mask=None if has is None or has.all() else ~has))

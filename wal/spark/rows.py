@@ -27,6 +27,7 @@ from wal.spark.decode import CHUNK_BYTES, CHUNK_MESSAGES, HEADERS
 from wal.spark.decode import COLUMNS as OF_MESSAGE
 from wal.spark.decode import decode as decode_batches
 from wal.spark.listing import Segment
+from wal.spark.parts import Parts, parts_of
 
 TIME = pa.timestamp("us", "UTC")
 CORRUPT = "_corrupt_record"
@@ -178,7 +179,7 @@ class _Spread:
         self.total = int(self.counts.sum())
         self.first = np.cumsum(self.counts) - self.counts  # the row of each record's first message
         self.offsets = self._offsets()
-        self._parts: tuple[list[tuple[int, str | None, int | None]], NDArray[np.intp]] | None = None
+        self._parts: tuple[Parts, NDArray[np.intp]] | None = None
 
     def column(self, name: str) -> pa.Array:
         if name in self.decoded:
@@ -218,38 +219,27 @@ class _Spread:
                     offsets[rows] = -1
         return offsets
 
-    def _part_of_each(self) -> tuple[list[tuple[int, str | None, int | None]], NDArray[np.intp]]:
-        """Every publish (time, producer, its sequence), and which of them each message is of."""
+    def _part_of_each(self) -> tuple[Parts, NDArray[np.intp]]:
+        """Every publish of the chunk, and which of them each message is of."""
         if self._parts is None:
-            parts: list[tuple[int, str | None, int | None]] = []
-            begins: list[int] = []
-            shared: list[int] = []
-            for at, published in enumerate(self.chunk.published):
-                begins.append(len(parts))
-                for part in published.parts:
-                    named = (part.producer, part.sequence) if part.producer else (None, None)
-                    parts.append((part.timestamp_us, *named))
-                if not published.parts:
-                    parts.append((published.min_timestamp_us, None, None))
-                elif len(published.parts) > 1:
-                    shared.append(at)
-            owner = np.repeat(np.asarray(begins, np.intp), self.counts)
-            for at in shared:
+            parts = parts_of(self.chunk.published)
+            begins = np.cumsum(parts.counts) - parts.counts
+            owner = np.repeat(begins, self.counts)
+            for at in np.flatnonzero(parts.counts > 1):
                 rows = slice(self.first[at], self.first[at] + self.counts[at])
-                bases = np.asarray([part.base_offset for part in self.chunk.published[at].parts], np.int64)
+                bases = parts.base_offsets[begins[at] : begins[at] + parts.counts[at]]
                 owner[rows] += np.maximum(np.searchsorted(bases, self.offsets[rows], side="right") - 1, 0)
             self._parts = parts, owner
         return self._parts
 
     def _times(self) -> Integers:
         parts, owner = self._part_of_each()
-        times: Integers = np.asarray([time for time, _, _ in parts], np.int64).take(owner)
-        return times
+        return parts.timestamps_us.take(owner)
 
     # ------------------------------------------------------------ columns
 
     def _channel(self) -> pa.Array:
-        return self._take([self.catalog.names.get(each.channel_id) for each in self.chunk.published], pa.string())
+        return self._of_record([self.catalog.names.get(each.channel_id) for each in self.chunk.published], pa.string())
 
     def _partition(self) -> pa.Array:
         return pa.array(self._each([published.partition for published in self.chunk.published]).astype(np.int32))
@@ -277,25 +267,28 @@ class _Spread:
 
     def _producer(self) -> pa.Array:
         parts, owner = self._part_of_each()
-        return self._take([producer for _, producer, _ in parts], pa.string(), owner)
+        return self._take(parts.producers, owner)
 
     def _producer_sequence(self) -> pa.Array:
         parts, owner = self._part_of_each()
-        return self._take([sequence for _, _, sequence in parts], pa.int64(), owner)
+        return self._take(parts.sequences, owner)
 
     def _deliver_at(self) -> pa.Array:
-        return self._take([each.due_us or None for each in self.chunk.published], pa.int64()).cast(TIME)
+        return self._of_record([each.due_us or None for each in self.chunk.published], pa.int64()).cast(TIME)
 
     def _ttl_ms(self) -> pa.Array:
-        return self._take([each.ttl_ms or None for each in self.chunk.published], pa.int64())
+        return self._of_record([each.ttl_ms or None for each in self.chunk.published], pa.int64())
 
-    def _take(self, values: Sequence[Any], type_: pa.DataType, owner: NDArray[np.intp] | None = None) -> pa.Array:
-        """What each record, or each publish, has, for its messages. Often it is the same for all of them."""
+    def _of_record(self, values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+        """What each record has, for its messages. Often it is the same for all of them."""
         if len(set(values)) == 1:
             return _repeated(values[0], type_, self.total)
-        if owner is None:
-            owner = np.repeat(np.arange(len(self.counts)), self.counts)
-        return pa.array(values, type_).take(pa.array(owner))
+        return self._take(pa.array(values, type_), np.repeat(np.arange(len(self.counts)), self.counts))
+
+    def _take(self, values: pa.Array, owner: NDArray[np.intp]) -> pa.Array:
+        if len(values) == values.null_count:
+            return pa.nulls(self.total, values.type)
+        return values.take(pa.array(owner))
 
     def _same(self, text: str) -> pa.Array:
         return _repeated(text, pa.string(), self.total)
