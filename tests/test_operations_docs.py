@@ -31,7 +31,7 @@ def flip(directory: Path, content: bytes) -> None:
 @pytest.mark.slow
 def test_the_commands_of_the_page_do_what_it_says(root: Path, tmp_path: Path) -> None:
     told = sections((root / "docs" / "operations.md").read_text())
-    with Walk(tmp_path, BACKUP_DIR=str(tmp_path / "backups")) as walk:
+    with Walk(tmp_path, BACKUP_DIR="./backups") as walk:
         walk.start()
         with mq.Client(walk.address) as client:
             client.create_channel("orders")
@@ -39,6 +39,9 @@ def test_the_commands_of_the_page_do_what_it_says(root: Path, tmp_path: Path) ->
                 client.publish("orders", f"order {number}")
         walk.follow(told["Watching"])
         walk.follow(told["Upgrading"])
+        walk.follow(told["Backup and restore"])
+        walk.end()
+        walk.start()  # on the first log again
         walk.follow(told["A full disk"])
         with mq.Client(walk.address) as client:
             client.rotate_segment()

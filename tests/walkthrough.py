@@ -80,8 +80,8 @@ class Walk:
                 (self.directory / title).write_text(block)
 
     def _run(self, command: Command) -> None:
-        if command.line in {"make run", "mq serve"}:
-            printed, code = self.start(), 0
+        if started := re.fullmatch(r"make run|mq serve( --data-dir \S+)?", command.line):
+            printed, code = self.start(*(started[1] or "").split()), 0
         elif killed := re.fullmatch(r'pkill -(9|TERM) -f "mq serve"', command.line):
             printed, code = self.end(signal.SIGKILL if killed[1] == "9" else signal.SIGTERM), 0
         else:
@@ -106,10 +106,10 @@ class Walk:
         )
         return answer.stdout, answer.returncode
 
-    def start(self) -> str:
+    def start(self, *arguments: str) -> str:
         """Start the broker; what it printed, as if its ports were the usual ones."""
         assert self._broker is None, "there is a broker already"
-        self._broker = broker = Process(self.directory, **self._variables)
+        self._broker = broker = Process(self.directory, *arguments, **self._variables)
         self.address = f"mq://127.0.0.1:{broker.wait_for_port('wire')}"
         ports = {broker.wait_for_port("gRPC"): "50051", broker.wait_for_port("wire"): "50052"}
         return re.sub(r":(\d+) \(", lambda found: f":{ports[int(found[1])]} (", broker.output) + "\n"
