@@ -6,10 +6,13 @@ What it finds is compared with the generated code, so that nothing can be overlo
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import mq
 
 SOURCE = Path(__file__).resolve().parents[2] / "proto" / "mq.proto"
 
@@ -80,10 +83,17 @@ def page() -> str:
 
 def _service(block: Block, known: set[str]) -> str:
     rows = [
-        f"| `{name}` | {_type(asks, known)} | {_type(answers, known)} | {said} |\n"
+        f"| `{name}` | {_type(asks, known)} | {_type(answers, known)} | {said or _client_says(name)} |\n"
         for name, asks, answers, said in block.rows
     ]
     return f"\n## {block.name}\n\n| call | request | answer | |\n|---|---|---|---|\n{''.join(rows)}"
+
+
+def _client_says(call: str) -> str:
+    """For a call whose name says it all to who reads the .proto file: what the client's method of that name does."""
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", call).lower()
+    method = getattr(mq.Client, name, None) or getattr(mq.Message, name, None)
+    return " ".join((inspect.getdoc(method) or "").split("\n\n")[0].split()) if method else ""
 
 
 def _block(block: Block, known: set[str]) -> str:
