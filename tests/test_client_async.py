@@ -110,6 +110,23 @@ def test_many_are_sent_in_order_in_batches_that_a_request_can_hold(address: str)
     run(address, scenario)
 
 
+def test_an_iteration_ends_quietly_when_its_consumer_is_closed(address: str) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        await client.create_channel("closed")
+        for number in range(3):
+            await client.publish("closed", b"%d" % number)
+        consumer = await client.consumer("closed", "g", batch_size=1)
+        async for message in consumer:
+            await message.ack()
+            await consumer.close()
+        assert (await client.describe_group("closed", "g")).lag == 2
+        with pytest.raises(mq.Unavailable, match="closed"):
+            async for _ in consumer:
+                pass
+
+    run(address, scenario)
+
+
 def test_a_paused_consumer_fetches_nothing_until_it_is_resumed(address: str) -> None:
     async def scenario(client: mq.AsyncClient) -> None:
         await client.create_channel("paused")

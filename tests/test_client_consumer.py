@@ -167,6 +167,20 @@ def test_leases_are_kept_while_a_handler_runs(client: mq.Client) -> None:
         assert slow.lost == 0
 
 
+@pytest.mark.parametrize("way", ["messages", "batches"])
+def test_an_iteration_ends_quietly_when_its_consumer_is_closed(client: mq.Client, way: str) -> None:
+    fill(client, 3)
+    consumer = client.consumer("c", "g", batch_size=1)
+    for each in consumer if way == "messages" else consumer.batches():
+        each.ack()
+        closer = threading.Thread(target=consumer.close)
+        closer.start()
+        closer.join(DEADLINE)
+    assert lag(client) == 2
+    with pytest.raises(mq.Unavailable, match="closed"):
+        next(iter(consumer))
+
+
 def test_a_paused_consumer_fetches_nothing_until_it_is_resumed(client: mq.Client) -> None:
     fill(client, 2)
     with client.consumer("c", "g") as consumer:

@@ -60,7 +60,8 @@ class AsyncConsumer:
     # ------------------------------------------------------------ taking messages
 
     async def __aiter__(self) -> AsyncIterator[AsyncMessage]:
-        """Messages as they come, until `stop`."""
+        """Messages as they come, until `stop` or `close`."""
+        self._check_usable()
         while (delivery := await self._take()) is not None:
             for index in range(delivery.count):
                 if self._stopping.is_set() or delivery.is_lost:
@@ -69,6 +70,7 @@ class AsyncConsumer:
 
     async def batches(self) -> AsyncIterator[AsyncBatch]:
         """The same in batches of up to `batch_size`, with one ack each."""
+        self._check_usable()
         while (delivery := await self._take()) is not None:
             parts, room = [delivery.whole()], self._as.batch_size - delivery.count
             while self._waiting and self._waiting[0].count <= room:
@@ -188,8 +190,9 @@ class AsyncConsumer:
     # ------------------------------------------------------------ inside
 
     async def _take(self) -> Delivery | None:
-        """The next delivery; None: stopped."""
-        self._check_usable()
+        """The next delivery; None: stopped or closed."""
+        if self._stopping.is_set():
+            return None
         if self._fetcher is None:
             self._fetcher = asyncio.create_task(self._fetch_all(self._arrived))
         while not self._stopping.is_set():

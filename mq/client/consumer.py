@@ -78,7 +78,8 @@ class Consumer:
     # ------------------------------------------------------------ taking messages
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, until `stop`."""
+        """Messages as they come, until `stop` or `close`."""
+        self._check_usable()
         while (delivery := self._take(None)) is not None:
             for index in range(delivery.count):
                 if self._is_stopping or delivery.is_lost:
@@ -95,6 +96,7 @@ class Consumer:
         ...         consumer.stop()
         [b'one', b'two', b'three']
         """
+        self._check_usable()
         while (delivery := self._take(None)) is not None:
             parts, room = [delivery.whole()], self._as.batch_size - delivery.count
             while self._waiting and self._waiting[0].count <= room:
@@ -265,7 +267,9 @@ class Consumer:
     # ------------------------------------------------------------ from the fetcher
 
     def _take(self, timeout: float | None) -> Delivery | None:
-        """The next delivery; None: stopped, or nothing came in time."""
+        """The next delivery; None: stopped or closed, or nothing came in time."""
+        if self._is_stopping and self._pid == os.getpid():
+            return None
         self._check_usable()
         self._start_fetching()
         while not self._is_stopping:
