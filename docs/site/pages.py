@@ -39,7 +39,7 @@ def pages() -> dict[str, str]:
     for each in sorted(ROOT.glob("examples/*/README.md")):
         found[f"examples/{each.parent.name}/README.md"] = f"examples/{each.parent.name}.md"
     for each in sorted((ROOT / "docs").rglob("*")):
-        if each.suffix in {".md", ".svg", ".png"}:
+        if each.suffix in {".md", ".svg", ".png", ".css"}:
             place = each.relative_to(ROOT / "docs").as_posix()
             found[f"docs/{place}"] = place
     return found
