@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -216,12 +219,51 @@ def test_the_table_shows_the_verdict_and_where(spark: SparkSession, tmp_path: Pa
     assert "the log is damaged: 1 range" in found.stderr
 
 
-def test_a_place_without_a_log_is_told_before_a_jvm_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("log", "out", "code", "line"),
+    [
+        (".", "out", 3, "holds no log"),
+        ("nowhere", "out", 3, "nowhere: No such file or directory"),
+        ("data", "data/MANIFEST/out", 3, "Not a directory"),
+    ],
+)
+def test_what_is_wrong_with_a_path_is_told_before_a_jvm_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, out: str, code: int, line: str
+) -> None:
     monkeypatch.setattr("wal.spark.session.session", None)
-    found = CliRunner().invoke(main, ["spark", "audit", "-d", str(tmp_path)])
-    assert found.exit_code == 3
+    make_log(tmp_path / "data", 1)
+    found = CliRunner().invoke(main, ["spark", "audit", "-d", str(tmp_path / log), "--out", str(tmp_path / out)])
+    assert found.exit_code == code
     assert found.stderr.count("\n") == 1
-    assert "holds no log" in found.stderr
+    assert line in found.stderr
+
+
+def test_a_log_that_is_written_and_rotated_meanwhile_is_intact(spark: SparkSession, tmp_path: Path) -> None:
+    from wal.spark.audit import audit
+
+    over = threading.Event()
+
+    def publish(client: mq.Client) -> None:
+        for number in itertools.count():
+            client.publish("orders", "x" * 100)
+            if number % 20 == 0:
+                client.rotate_segment()
+            if over.is_set():
+                return
+
+    with broker(tmp_path / "data") as address, mq.Client(address) as client:
+        client.create_channel("orders")
+        client.publish("orders", "the first")
+        with ThreadPoolExecutor() as pool:
+            writer = pool.submit(publish, client)
+            try:
+                found = [audit(spark, str(tmp_path / "data")) for _ in range(3)]
+            finally:
+                over.set()
+            writer.result(60)
+    counts = [each.report.messages for each in found]
+    assert [each.report.damage for each in found] == [[], [], []]
+    assert counts == sorted(set(counts))
 
 
 def test_a_segment_that_is_retired_while_the_audit_runs_is_no_damage(

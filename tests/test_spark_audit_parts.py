@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from walsample import DIRECTORY, NOW_US, batch, open_log, put
 
 from wal.continuity import Damage, Loss
-from wal.manifest import read_manifest
+from wal.manifest import SegmentEntry, read_manifest
 from wal.pb.wal_pb2 import ChannelSettings, OffsetRange, Part, Position
 from wal.record import (
     Acked,
@@ -34,6 +34,7 @@ from wal.record import (
 )
 from wal.spark import sample, traffic
 from wal.spark.audit import Audit, damage_row
+from wal.spark.auditsource import grouped
 from wal.spark.digest import Digest
 from wal.spark.lag import lags, opened
 from wal.spark.page import size, span
@@ -399,3 +400,16 @@ def test_the_report_says_what_is_damage_and_what_is_not():
     assert "1 segment left the log while the audit ran" in text
     assert "1/0: 4 to 5" in text
     assert "The log is intact." in page(Audit(Report("dir"), NOW_US))
+
+
+# ------------------------------------------------------------ tasks
+
+
+def test_tiny_segments_share_a_task_and_the_live_one_has_its_own():
+    mib = 1 << 20
+    sizes = [mib] * 40 + [64 * mib, mib, 70 * mib, mib]
+    entries = [SegmentEntry(at + 1, at + 1, 0, "00" * 8, is_sealed=True, size=size) for at, size in enumerate(sizes)]
+    entries.append(SegmentEntry(99, 0, 0, "00" * 8, is_sealed=False))
+    groups = grouped(entries)
+    assert [[number for number, _ in group] for group in groups] == [list(range(40)), [40], [41], [42], [43], [44]]
+    assert grouped([]) == []

@@ -68,10 +68,16 @@ FORMS: dict[str, dict[str, pa.DataType]] = {
 }  # fmt: skip
 
 
-def write(audit: Audit, out: str) -> str:
-    """Write everything; returns where the report is. Raises OSError."""
+def prepare(out: str) -> None:
+    """Make the place, so that one that can't be written to is found before the work and not after. Raises OSError."""
     files, folder = _place(out)
     files.create_dir(folder, recursive=True)
+
+
+def write(audit: Audit, out: str) -> str:
+    """Write everything; returns where the report is. Raises OSError."""
+    prepare(out)
+    files, folder = _place(out)
     for name, form in FORMS.items():
         with files.open_output_stream(f"{folder}/{name}.parquet") as stream:
             pq.write_table(_arrow(audit.tables.get(name, []), form), stream, compression="zstd")

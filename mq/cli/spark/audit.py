@@ -29,12 +29,13 @@ def audit(data_dir: str, out: str, deep: bool, output: str, master: str | None, 
       mq spark audit -d ./data --out ./audit && open ./audit/report.html
     """
     from wal.spark.audit import audit as audit_log
-    from wal.spark.auditfiles import write
+    from wal.spark.auditfiles import prepare, write
     from wal.spark.progress import run
     from wal.spark.session import session
     from wal.spark.verdict import chain_of
 
-    chain_of(data_dir)  # what is wrong with the path should not cost the start of a JVM to learn
+    chain_of(data_dir)  # what is wrong with the paths should not cost the start of a JVM to learn
+    prepare(out)
     spark = session("mq spark audit", master=master, verbose=verbose)
     found = run(spark, "auditing", lambda: audit_log(spark, data_dir, is_deep=deep))
     report = write(found, out)
