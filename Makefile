@@ -139,7 +139,7 @@ golden: $(DEV) ## write the golden files of a new log format: make golden VERSIO
 docs: $(DEV) ## write docs/reference from the code, build the site into ./site
 	$(BIN)/python docs/site/generate.py
 	$(BIN)/python docs/site/pages.py build/docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 dist: $(DEV) ## build the wheel and the sdist into ./dist
 	rm -rf dist

@@ -16,7 +16,7 @@ from mq.pb import mq_pb2
 DEADLINE = 120.0
 
 
-def run(root: Path, *command: str) -> str:
+def run(root: Path, *command: str, code: int = 0) -> str:
     answer = subprocess.run(
         [sys.executable, *command],
         cwd=root,
@@ -26,7 +26,7 @@ def run(root: Path, *command: str) -> str:
         text=True,
         timeout=DEADLINE,
     )
-    assert answer.returncode == 0, answer.stdout
+    assert answer.returncode == code, answer.stdout
     return answer.stdout
 
 
@@ -47,16 +47,26 @@ def test_the_page_of_the_calls_has_every_call_message_and_field(root: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def site(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as `make docs` builds it, elsewhere."""
+def place(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with what `make docs` builds the site from."""
     if find_spec("mkdocs") is None or find_spec("material") is None:
         pytest.skip("THE SITE IS NOT BUILT: mkdocs and its theme, of the extra `dev`, are not installed")
-    place = tmp_path_factory.mktemp("docs")
-    run(root, "docs/site/pages.py", str(place / "pages"))
+    made = tmp_path_factory.mktemp("docs")
+    run(root, "docs/site/pages.py", str(made / "pages"))
     settings = (root / "mkdocs.yml").read_text()
     assert "docs_dir: build/docs" in settings
-    (place / "mkdocs.yml").write_text(settings.replace("docs_dir: build/docs", "docs_dir: pages"))
-    run(root, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(place / "mkdocs.yml"))
+    (made / "mkdocs.yml").write_text(settings.replace("docs_dir: build/docs", "docs_dir: pages"))
+    return made
+
+
+def build(place: Path, code: int = 0) -> str:
+    # never --quiet: mkdocs would not count its warnings, and strict mode would let everything pass
+    return run(place, "-m", "mkdocs", "build", code=code)
+
+
+@pytest.fixture(scope="module")
+def site(place: Path) -> Path:
+    build(place)
     return place / "site"
 
 
@@ -80,3 +90,13 @@ def test_the_site_asks_nobody_else_for_anything(site: Path) -> None:
 def test_links_to_files_beside_the_texts_lead_to_their_source(site: Path) -> None:
     assert 'href="source/proto/mq.proto.html"' in (site / "languages.html").read_text()
     assert "service MQService" in re.sub("<[^>]*>", "", (site / "source" / "proto" / "mq.proto.html").read_text())
+
+
+@pytest.mark.slow
+def test_a_link_a_heading_or_a_page_that_leads_nowhere_fails_the_build(site: Path, place: Path) -> None:
+    (place / "pages" / "wire.md").write_text("# The wire\n\n[a](nowhere.md) [b](cli.md#no-such-heading)\n")
+    (place / "pages" / "lonely.md").write_text("# In no menu\n")
+    told = build(place, code=1)
+    assert "'nowhere.md'" in told
+    assert "#no-such-heading" in told
+    assert "lonely.md" in told
