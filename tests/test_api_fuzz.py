@@ -207,10 +207,7 @@ def test_abuse_of_http2_hurts_nobody_else(broker: Broker, figures: dict[str, Any
     pings = figures["pings and settings"] = sized(2_000, 100_000)
     before = broker.measured.num_fds()
     abuses = [
-        b"".join(
-            frame(HEADERS, 4, stream, call_headers()) + frame(RST_STREAM, 0, stream, b"\0\0\0\x08")
-            for stream in range(1, 2 * resets, 2)
-        ),
+        rapid_resets(resets),
         frame(HEADERS, 0, 1, call_headers()) + frame(CONTINUATION, 0, 1, literal(b"a", b"b" * 100)) * 5_000,
         b"".join(frame(PING, 0, 0, bytes(8)) + frame(SETTINGS, 0, 0) for _ in range(pings)),
         frame(HEADERS, 4, 1, call_headers(b"/mq.MQService/" + b"x" * 100)) * 50,
@@ -218,14 +215,34 @@ def test_abuse_of_http2_hurts_nobody_else(broker: Broker, figures: dict[str, Any
     ]
     for abuse in abuses:
         with Peer(broker.grpc_port, is_greeting=False) as peer:
-            try:
-                for at in range(0, len(abuse), 1 << 16):
-                    peer.send((PREFACE + frame(SETTINGS, 0, 0) if not at else b"") + abuse[at : at + (1 << 16)])
-                    drop_answers(peer)
-            except ConnectionError:
-                pass  # it was cut off, as it should be
+            inflict(peer, abuse)
             assert other_calls_work(broker)
     wait_until(lambda: broker.measured.num_fds() <= before + 5, 60)
+
+
+def test_calls_that_are_opened_and_reset_cancel_nobody_elses(broker: Broker) -> None:
+    """Those that wait to be taken are more than gRPC keeps by default before it cancels some, whosever they are."""
+    for _ in range(5):
+        with Peer(broker.grpc_port, is_greeting=False) as peer:
+            inflict(peer, rapid_resets(3_000))
+            assert other_calls_work(broker)
+
+
+def rapid_resets(count: int) -> bytes:
+    return b"".join(
+        frame(HEADERS, 4, stream, call_headers()) + frame(RST_STREAM, 0, stream, b"\0\0\0\x08")
+        for stream in range(1, 2 * count, 2)
+    )
+
+
+def inflict(peer: Peer, abuse: bytes) -> None:
+    try:
+        peer.send(PREFACE + frame(SETTINGS, 0, 0))
+        for at in range(0, len(abuse), 1 << 16):
+            peer.send(abuse[at : at + (1 << 16)])
+            drop_answers(peer)
+    except ConnectionError:
+        pass  # it was cut off, as it should be
 
 
 def drop_answers(peer: Peer) -> None:

@@ -40,6 +40,10 @@ def options(max_request_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", 16 << 10),  # soft and hard limit of what a request's headers may cost
         ("grpc.absolute_max_metadata_size", 32 << 10),
         ("grpc.max_concurrent_streams", 4_096),  # above the edge's limits, which answer in words
+        # Calls that wait to be taken, of all connections. Above the soft limit, 1,000 by default, gRPC cancels calls at
+        # random: one connection that opens calls and resets them at once would have others' calls cancelled.
+        ("grpc.server.max_pending_requests", 20_000),
+        ("grpc.server.max_pending_requests_hard_limit", 20_000),
         ("grpc.server_handshake_timeout_ms", 5_000),
         ("grpc.max_connection_idle_ms", 3_600_000),  # without a call; clients come back when they have one
         ("grpc.keepalive_time_ms", 60_000),  # finds peers that vanished, so that their leases and waits end
