@@ -34,6 +34,7 @@ from wal.record import (
 )
 from wal.spark import sample, traffic
 from wal.spark.audit import Audit, damage_row
+from wal.spark.auditfiles import FORMS
 from wal.spark.auditsource import grouped
 from wal.spark.digest import Digest
 from wal.spark.lag import lags, opened
@@ -413,3 +414,12 @@ def test_tiny_segments_share_a_task_and_the_live_one_has_its_own():
     groups = grouped(entries)
     assert [[number for number, _ in group] for group in groups] == [list(range(40)), [40], [41], [42], [43], [44]]
     assert grouped([]) == []
+
+
+def test_every_file_and_every_column_is_documented(root):
+    text = (root / "docs" / "spark.md").read_text().split("## Audit: ")[1].split("\n## ")[0]
+    renamed = {"min_us": "first", "max_us": "last", "start_us": "start"}
+    for name, form in FORMS.items():
+        (line,) = [line for line in text.splitlines() if line.startswith("| `") and f"`{name}`" in line.split("|")[1]]
+        for column in form:
+            assert f"`{renamed.get(column, column)}`" in line, (name, column)

@@ -23,6 +23,7 @@ from wal.spark.summary import LARGE, unpacked
 from wal.spark.verdict import COLUMNS, again, chain_of, verdict
 from wal.verify import Report
 
+# of the microseconds from publish to ack
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 MOST_GATHERED_BYTES = 32 << 20  # beyond this, what grows with the messages is put together by shuffles
 _STEPS = "channel_id long, partition int, stretch long, group_id long, packed binary"
@@ -109,7 +110,7 @@ def _fill(root: str, manifest: Manifest, rows: DataFrame, found: Audit) -> None:
         "batches": named(digest.total("batches", ("channel_id", "bits"), "frames"), names),
         "sizes": named(digest.total("sizes", ("channel_id", "bits"), "messages"), names),
         "keys": named(keys, names),
-        "groups": [{**row, **_behind(row, lags), **_percentiles(row, latencies)} for row in groups],
+        "groups": _groups(groups, lags, latencies),
         "lags": lags,
         "latencies": named(latencies, names),
         "reasons": named(digest.total("reasons", ("channel_id", "group_id", "reason"), "messages"), names),
@@ -161,17 +162,24 @@ def _collect(frame: DataFrame) -> list[Row]:
     return found
 
 
-def _percentiles(group: Row, latencies: list[Row]) -> Row:
-    where = (group["channel_id"], group["group_id"])
-    histogram = {row["bucket"]: row["messages"] for row in latencies if (row["channel_id"], row["group_id"]) == where}
-    names = {f"ack_{name}": share for name, share in PERCENTILES.items()}  # microseconds
-    return {name: percentile(histogram, share) if histogram else None for name, share in names.items()}
-
-
-def _behind(group: Row, lags: list[Row]) -> Row:
-    where = (group["channel_id"], group["group_id"])
-    series = [row["lag"] for row in lags if (row["channel_id"], row["group_id"]) == where]
-    return {"lag": series[-1] if series else None, "max_lag": max(series, default=None)}
+def _groups(groups: list[Row], lags: list[Row], latencies: list[Row]) -> list[Row]:
+    """What there is to say about each group as a whole."""
+    behind: dict[tuple[int, int], list[int]] = {}
+    for row in lags:
+        behind.setdefault((row["channel_id"], row["group_id"]), []).append(row["lag"])
+    histograms: dict[tuple[int, int], dict[int, int]] = {}
+    for row in latencies:
+        histograms.setdefault((row["channel_id"], row["group_id"]), {})[row["bucket"]] = row["messages"]
+    made = []
+    for row in groups:
+        where = (row["channel_id"], row["group_id"])
+        series, histogram = behind.get(where), histograms.get(where)
+        lag = {"lag": series[-1] if series else None, "max_lag": max(series) if series else None}
+        waits = {
+            f"ack_{name}": percentile(histogram, share) if histogram else None for name, share in PERCENTILES.items()
+        }
+        made.append({**row, **lag, **waits})
+    return made
 
 
 def _channels(partitions: list[Row], samples: list[Row], keys: list[Row], names: Names) -> list[Row]:
