@@ -16,6 +16,9 @@ from process import Process, wait_until
 import mq
 from mq.client.redriving import Redriving
 from mq.pb import mq_pb2 as pb
+from mq.testing import broker
+from wal.disk import DirectDisk
+from wal.proposal import Offer, read_offer
 
 HOUR_MS = 3_600_000
 DEADLINE = 30.0
@@ -201,3 +204,23 @@ def test_the_bytes_in_memory_are_told(mq_client: mq.Client) -> None:
     assert 100_000 <= mq_client.server_info().buffered_bytes - before < 110_000
     mq_client.delete_channel("c")
     wait_until(lambda: mq_client.server_info().buffered_bytes == before)
+
+
+def test_an_install_that_takes_long_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Asked again, the broker would say that there is no such proposal: it has installed and forgotten it.
+    asked: list[str] = []
+    is_asked_again = threading.Event()
+
+    def slow(disk: object, directory: str, offer_id: str) -> Offer:
+        asked.append(offer_id)
+        if len(asked) > 1:
+            is_asked_again.set()
+        is_asked_again.wait(1.0)
+        return read_offer(DirectDisk(), directory, offer_id)
+
+    monkeypatch.setattr("wal.upkeep.read_offer", slow)
+    with broker(tmp_path) as address, mq.Client(address) as client:
+        client._connection._attempt_seconds = 0.1
+        with pytest.raises(mq.ProposalNotFound):
+            client.install_segments("0123456789abcdef")
+    assert asked == ["0123456789abcdef"]

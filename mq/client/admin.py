@@ -9,7 +9,7 @@ from mq.client import backup, request
 from mq.client.backup import OnProgress
 from mq.client.position import Start
 from mq.client.redriving import SUFFIX, Redriving
-from mq.client.request import ADMIN, SERVICE
+from mq.client.request import ADMIN, INSTALL_SECONDS, SERVICE
 from mq.errors import GroupExists
 from mq.pb import mq_pb2 as pb
 
@@ -17,7 +17,8 @@ from mq.pb import mq_pb2 as pb
 class Admin:
     """Methods for administration; answers are the messages of the API."""
 
-    def _call(self, method: str, request: bytes) -> bytes:
+    def _call(self, method: str, request: bytes, wait: float = 0.0) -> bytes:
+        """`wait`: seconds that the broker may need for its answer, beyond what any answer may take."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ channels
@@ -312,7 +313,7 @@ class Admin:
         mq.errors.ProposalNotFound: there is no proposal 0123456789abcdef
         """
         asked = pb.InstallSegmentsRequest(proposal=proposal).SerializeToString()
-        return pb.InstallSegmentsResponse.FromString(self._call(ADMIN + "InstallSegments", asked))
+        return pb.InstallSegmentsResponse.FromString(self._call(ADMIN + "InstallSegments", asked, INSTALL_SECONDS))
 
     def create_backup(self, directory: str, on_progress: OnProgress | None = None) -> pb.BackupInfo:
         """Bring a backup in the broker's BACKUP_DIR to what is durable now; returns when it is complete.

@@ -10,7 +10,7 @@ from mq.client import backup, request
 from mq.client.backup import OnProgress
 from mq.client.position import Start
 from mq.client.redriving import SUFFIX, Redriving
-from mq.client.request import ADMIN, SERVICE
+from mq.client.request import ADMIN, INSTALL_SECONDS, SERVICE
 from mq.errors import GroupExists
 from mq.pb import mq_pb2 as pb
 
@@ -18,7 +18,8 @@ from mq.pb import mq_pb2 as pb
 class AsyncAdmin:
     """Methods for administration; answers are the messages of the API."""
 
-    async def _call(self, method: str, request: bytes) -> bytes:
+    async def _call(self, method: str, request: bytes, wait: float = 0.0) -> bytes:
+        """`wait`: seconds that the broker may need for its answer, beyond what any answer may take."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ channels
@@ -234,7 +235,9 @@ class AsyncAdmin:
     async def install_segments(self, proposal: str) -> pb.InstallSegmentsResponse:
         """Put the files that a compaction has staged in the place of others; `timeout` of the client must suffice."""
         asked = pb.InstallSegmentsRequest(proposal=proposal).SerializeToString()
-        return pb.InstallSegmentsResponse.FromString(await self._call(ADMIN + "InstallSegments", asked))
+        return pb.InstallSegmentsResponse.FromString(
+            await self._call(ADMIN + "InstallSegments", asked, INSTALL_SECONDS)
+        )
 
     async def create_backup(self, directory: str, on_progress: OnProgress | None = None) -> pb.BackupInfo:
         """Bring a backup in the broker's BACKUP_DIR to what is durable now; returns when it is complete."""

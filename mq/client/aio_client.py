@@ -226,8 +226,8 @@ class AsyncClient(AsyncAdmin):
 
     # ------------------------------------------------------------ inside
 
-    async def _call(self, method: str, request: bytes) -> bytes:
-        return await self._connection.call(method, request)
+    async def _call(self, method: str, request: bytes, wait: float = 0.0) -> bytes:
+        return await self._connection.call(method, request, wait=wait)
 
     def _lane(self, channel: str, options: PublishOptions) -> AsyncLane:
         lane = self._lanes.get((channel, options))

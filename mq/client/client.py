@@ -250,8 +250,8 @@ class Client(Admin):
 
     # ------------------------------------------------------------ inside
 
-    def _call(self, method: str, request: bytes) -> bytes:
-        return self._connection.call(method, request)
+    def _call(self, method: str, request: bytes, wait: float = 0.0) -> bytes:
+        return self._connection.call(method, request, wait=wait)
 
     def _keep(self, made: T) -> T:
         with self._lock:

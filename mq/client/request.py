@@ -9,6 +9,7 @@ from mq.pb import mq_pb2 as pb
 
 ADMIN = "mq.AdminService/"
 SERVICE = "mq.MQService/"
+INSTALL_SECONDS = 86_400.0  # every frame is read on both sides; asked again, the broker knows nothing of it any more
 
 
 def channel_settings(
