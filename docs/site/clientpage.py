@@ -12,6 +12,10 @@ HEAD = """# The Python client, name by name
 
 Made from the code; [client.md](../client.md) explains it. Every example is run by a test, against a broker with a
 channel `orders` that holds `one`, `two` and `three`. What is raised is in [errors.md](errors.md).
+
+In signatures, `pb.ChannelInfo` and the like are messages of [rpc.md](rpc.md#messages); a `Start` is `"earliest"`,
+`"latest"` or made by one of three [functions](#where-to-start-reading); a `HeaderValue` is text or bytes;
+`OnPartitions` takes a frozenset of partition numbers.
 """
 
 # a reader's order: what one begins with first
