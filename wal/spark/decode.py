@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from wal.pb.wal_pb2 import Batch, OpaqueBatch, OpaqueMessage
 from wal.spark.lockstep import Bytes, Integers, Unusual, field, gather, widths
@@ -57,6 +58,16 @@ def decode(batches: Sequence[bytes], columns: Collection[str] = tuple(COLUMNS)) 
         plain = [_rewritten(batch) for batch in batches]
     malformed = [index for index, batch in enumerate(plain) if batch is None]
     return Decoded(*_in_step([batch or b"" for batch in plain], columns), malformed)
+
+
+def keyed(batch: bytes) -> tuple[Integers, NDArray[np.bool_]] | None:
+    """Where each message of a batch ends, and which of them have a key; None where it is written in an unusual way."""
+    try:
+        at, end, _ = _messages(batch, [len(batch)])
+        raw = np.frombuffer(batch, np.uint8)
+        return end, field(raw, field(raw, at, end, _CONTENT).stop, end, _KEY).has
+    except Unusual:
+        return None
 
 
 def _rewritten(batch: bytes) -> bytes | None:

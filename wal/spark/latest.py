@@ -33,7 +33,7 @@ class LastKeys:
         self._wanted = set(rules.latest)
         self._waiting: dict[Key, list[tuple[Published, bool]]] = {}
         self._bytes = self._messages = 0
-        self._tables: dict[Key, pa.Table] = {}
+        self._tables: dict[Key, list[pa.Table]] = {}  # the first holds all that came before the others
 
     def meet(self, frame: Frame) -> None:
         if frame.type not in INDEXED:
@@ -50,7 +50,8 @@ class LastKeys:
     def buckets(self, count: int) -> Iterator[tuple[int, bytes]]:
         """Everything that was met, in parts: a key is always in the same one."""
         self._combine()
-        for (channel_id, partition), table in self._tables.items():
+        for (channel_id, partition), tables in self._tables.items():
+            table = _last(pa.concat_tables(tables), ["key"])
             keys = table["key"].to_pylist()
             bucket = np.fromiter((crc32(key) % count for key in keys), np.int64, len(keys))
             whole = table.add_column(0, "channel_id", pa.array(np.full(len(keys), channel_id)))
@@ -63,9 +64,10 @@ class LastKeys:
 
     def _combine(self) -> None:
         for key, waiting in self._waiting.items():
-            table = self._table(key, waiting)
-            known = self._tables.get(key)
-            self._tables[key] = _last(table if known is None else pa.concat_tables([known, table]), ["key"])
+            tables = self._tables.setdefault(key, [])
+            tables.append(_last(self._table(key, waiting), ["key"]))
+            if len(tables) > 1 and sum(map(len, tables[1:])) > len(tables[0]):  # so each row is looked at a few times
+                tables[:] = [_last(pa.concat_tables(tables), ["key"])]
         self._waiting.clear()
         self._bytes = self._messages = 0
 

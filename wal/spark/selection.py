@@ -15,14 +15,11 @@ from numpy.typing import NDArray
 
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Frame
-from wal.pb.wal_pb2 import Batch, OpaqueBatch
 from wal.record import PUBLISHED, Published, Unknown, decode, published_in
-from wal.spark import decode as columns
+from wal.spark.decode import keyed
 
 Key = tuple[int, int]  # channel id and partition
 Offsets = NDArray[np.int64]
-
-FEW = 32  # messages; so few are looked at one by one sooner than side by side
 
 
 class Rules(Protocol):
@@ -100,15 +97,15 @@ class Selection:
         if stays.all():
             return Cut(frame.payload, {})
         batch = record.batch
-        has_key = keys_present(batch, len(offsets))
-        sizes = message_sizes(batch)
-        if has_key is None or sizes is None or len(sizes) != len(offsets):
+        known = keyed(batch)
+        if known is None or len(known[0]) != len(offsets):
             return Cut(frame.payload, {})  # of no usual form: nothing of it is worth a risk
+        ends, has_key = known
         stays |= ~has_key
         gone = int(len(stays) - stays.sum())
         if not gone:
             return Cut(frame.payload, {})
-        return Cut(shortened(record, batch, offsets, sizes, stays) if stays.any() else None, {key: gone})
+        return Cut(shortened(record, batch, offsets, ends, stays) if stays.any() else None, {key: gone})
 
     def _droppable(self, key: Key, latest: Latest, offset: int) -> Offsets:
         found = self._tombstones.get(key)
@@ -124,31 +121,10 @@ def offsets_of(record: Published) -> Offsets:
     return np.arange(record.base_offset, record.base_offset + record.count, dtype=np.int64)
 
 
-def message_sizes(batch: bytes) -> Offsets | None:
-    """Bytes of each message with its tag and length; None where a batch is written in an unusual way."""
-    lengths = np.fromiter(map(len, OpaqueBatch.FromString(batch).messages), np.int64)
-    sizes = lengths + 2
-    for bits in (7, 14, 21, 28):
-        sizes += lengths >= 1 << bits
-    return sizes if int(sizes.sum()) == len(batch) else None
-
-
-def keys_present(batch: bytes, count: int) -> NDArray[np.bool_] | None:
-    """Which messages have a key; None where the batch has other messages than its record tells."""
-    if count <= FEW:
-        messages = Batch.FromString(batch).messages
-        present = np.fromiter((message.HasField("key") for message in messages), np.bool_, len(messages))
-    else:
-        keys = columns.decode([batch], ("key",)).columns["key"]
-        present = np.asarray(keys.is_valid())
-    return present if len(present) == count else None
-
-
-def shortened(record: Published, batch: bytes, offsets: Offsets, sizes: Offsets, stays: NDArray[np.bool_]) -> bytes:
+def shortened(record: Published, batch: bytes, offsets: Offsets, ends: Offsets, stays: NDArray[np.bool_]) -> bytes:
     """The same record with fewer messages; their bytes, offsets and times stay what they were."""
-    ends = np.cumsum(sizes)
     edges = np.flatnonzero(np.diff(np.concatenate(([False], stays, [False])).astype(np.int8)))
-    starts, stops = edges[0::2], edges[1::2] - 1
+    starts, stops = edges[0::2], edges[1::2]
     kept = offsets[stays]
     deltas = kept - kept[0]
     made = Published()
@@ -158,8 +134,9 @@ def shortened(record: Published, batch: bytes, offsets: Offsets, sizes: Offsets,
     made.ClearField("offset_deltas")
     if deltas[-1] != len(kept) - 1:
         made.offset_deltas.extend(deltas.tolist())
+    bounds = np.concatenate(([0], ends))
     made.batch = b"".join(
-        batch[start:stop] for start, stop in zip((ends - sizes)[starts].tolist(), ends[stops].tolist(), strict=True)
+        batch[start:stop] for start, stop in zip(bounds[starts].tolist(), bounds[stops].tolist(), strict=True)
     )
     return made.SerializeToString()
 
