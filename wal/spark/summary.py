@@ -169,7 +169,12 @@ class Summary:
         self.frames += 1
         self.last_sequence = frame.sequence
         if frame.type == PUBLISHED:
-            self._judged(self._published, frame)
+            try:
+                record = Published.FromString(frame.payload)
+            except DecodeError:
+                self.runs.damage(undecodable(frame))
+            else:
+                self._publish(frame, record, FRAME_BYTES + len(frame.payload))
         elif frame.type in INDEXED:
             self._judged(self._nested, frame)
         elif frame.type in (DAMAGED, SKIPPED):
@@ -217,17 +222,14 @@ class Summary:
         except DecodeError:
             self.runs.damage(undecodable(frame))
 
-    def _published(self, frame: Frame) -> None:
-        record = Published.FromString(frame.payload)
-        self._publish(frame, record, FRAME_BYTES + len(frame.payload))
-
     def _publish(self, frame: Frame, record: Published, size: int) -> None:
-        key = (record.channel_id, record.partition)
+        channel_id = record.channel_id
+        key = (channel_id, record.partition)
         end = end_offset(record)
         self.runs.publish(key, record.base_offset, end, frame.position, frame.sequence)
         self.traffic.published(key, record, end, size)
-        if self.sample.wants(record.channel_id, frame.sequence):
-            self.sample.add(record.channel_id, record.batch)
+        if self.sample.wants(channel_id, frame.sequence):
+            self.sample.add(channel_id, record.batch)
         self._now = record.max_timestamp_us
 
     def _nested(self, frame: Frame) -> None:

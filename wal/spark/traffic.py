@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Generic, Protocol, TypeVar
 
 from wal.continuity import Key
@@ -62,12 +61,15 @@ class _Rate:
 
 
 class _Partition:
-    __slots__ = ("bytes", "end_offset", "first_offset", "frames", "max_batch", "max_us", "messages", "min_us")
+    __slots__ = (
+        "batches", "bytes", "end_offset", "first_offset", "frames", "max_batch", "max_us", "messages", "min_us",
+    )  # fmt: skip
 
     def __init__(self, first_offset: int, time_us: int) -> None:
         self.frames = self.messages = self.bytes = self.max_batch = 0
         self.first_offset = self.end_offset = first_offset
         self.min_us = self.max_us = time_us
+        self.batches = [0] * 33  # by the number of bits of their count
 
 
 class Traffic:
@@ -76,7 +78,6 @@ class Traffic:
     def __init__(self) -> None:
         self.messages = 0
         self._partitions: dict[Key, _Partition] = {}
-        self._batches: Counter[tuple[int, int]] = Counter()
         self._rates: Buckets[_Rate] = Buckets()
         self._producers: dict[tuple[int, str], list[list[int]]] = {}  # ranges of sequences
         self.times: Steps[Key] = Steps()  # when offsets were published
@@ -87,17 +88,17 @@ class Traffic:
         self.messages += count
         known = self._partitions.get(key)
         if known is None:
-            known = self._partitions[key] = _Partition(base, time_us)
+            known = self._partitions[key] = _Partition(base, record.min_timestamp_us or time_us)
         known.frames += 1
         known.messages += count
         known.bytes += size
+        known.batches[count.bit_length()] += 1
         if end > known.end_offset:
             known.end_offset = end
         if count > known.max_batch:
             known.max_batch = count
         if time_us > known.max_us:
             known.max_us = time_us
-        self._batches[key[0], count.bit_length()] += 1
         rate = self._rates.values.get((key, self._rates.start_of(time_us)))
         if rate is None:
             self._rates.put(key, time_us, _Rate(count, size, end))
@@ -106,13 +107,15 @@ class Traffic:
             rate.bytes += size
             if end > rate.end_offset:
                 rate.end_offset = end
-        if not record.parts:
+        parts = record.parts
+        if not parts:
             self.times.add(key, base, end, time_us)
-        for part in record.parts:
+        for part in parts:
             start = part.base_offset
             self.times.add(key, start, start + part.count, part.timestamp_us)
-            if part.producer:
-                self.produced(key[0], part.producer, part.sequence)
+            producer = part.producer
+            if producer:
+                self.produced(key[0], producer, part.sequence)
 
     def scheduled(self, record: Scheduled) -> None:
         if record.producer:
@@ -145,7 +148,12 @@ class Traffic:
         return {
             **self.take_large(),
             "partitions": [(*key, *_fields(value)) for key, value in self._partitions.items()],
-            "batches": [(channel_id, bits, frames) for (channel_id, bits), frames in self._batches.items()],
+            "batches": [
+                (channel_id, bits, frames)
+                for (channel_id, _), value in self._partitions.items()
+                for bits, frames in enumerate(value.batches)
+                if frames
+            ],
             "rates": [
                 (*key, start, width, rate.messages, rate.bytes, rate.end_offset)
                 for (key, start), rate in self._rates.values.items()
