@@ -26,6 +26,8 @@ from pyspark.sql import SparkSession
 from wal.spark.java import find_java
 from wal.spark.source import MqWal
 
+__all__ = ["SparkNotStarted", "SparkSession", "session"]
+
 _LOOPBACK = "127.0.0.1"
 _TAIL_BYTES = 2_000
 

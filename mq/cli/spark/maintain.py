@@ -20,9 +20,8 @@ from mq.cli.option import DURATION, SIZE, output_option, server_option
 from mq.cli.spark.option import one_data_dir_option, out_option, session_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from wal.spark.listing import Segment
+    from wal.spark.session import SparkSession
 
 HISTORY = "history.jsonl"
 LOCK = "maintaining"  # in the log's staging/
