@@ -33,10 +33,10 @@ from wal.record import (
     atomic,
 )
 from wal.spark import sample, traffic
-from wal.spark.audit import Audit, damage_row
+from wal.spark.audit import Audit, _channels, damage_row
 from wal.spark.auditfiles import FORMS
 from wal.spark.auditsource import grouped
-from wal.spark.digest import Digest
+from wal.spark.digest import Digest, Names
 from wal.spark.lag import lags, opened
 from wal.spark.page import size, span
 from wal.spark.report import page
@@ -423,3 +423,13 @@ def test_every_file_and_every_column_is_documented(root):
         (line,) = [line for line in text.splitlines() if line.startswith("| `") and f"`{name}`" in line.split("|")[1]]
         for column in form:
             assert f"`{renamed.get(column, column)}`" in line, (name, column)
+
+
+@pytest.mark.parametrize(("is_deep", "replaced"), [(True, 7), (False, None)])
+def test_only_a_deep_look_tells_how_much_later_messages_replaced(is_deep, replaced):
+    times = {"min_us": NOW_US, "max_us": NOW_US}
+    partition = {"channel_id": 1, "messages": 10, "bytes": 100, "frames": 2, "dead_bytes": 0, "max_batch": 5, **times}
+    key = {"channel_id": 1, "rank": 1, "messages": 6, "keyed": 10, "distinct_keys": 3}
+    names = Names(channels={1: "state"}, keeps_latest={1})
+    (channel,) = _channels([partition], [], [key], names, is_deep=is_deep)
+    assert (channel["channel"], channel["replaced"]) == ("state", replaced)

@@ -101,10 +101,14 @@ def _fill(root: str, manifest: Manifest, rows: DataFrame, found: Audit) -> None:
     for row in latencies:
         row["microseconds"] = middle_of(row["bucket"])
     samples = digest.total("samples", ("channel_id",), *_SAMPLED)
+    channels = _channels(partitions, samples, keys, names, is_deep=found.is_deep)
+    found.savings["replaced"] = sum(
+        (row["bytes"] - row["dead_bytes"]) * (row["replaced"] or 0) // max(1, row["messages"]) for row in channels
+    )
     found.tables = {
         "segments": digest.segments(),
         "damage": [damage_row(each) for each in found.report.damage],
-        "channels": _channels(partitions, samples, keys, names),
+        "channels": channels,
         "partitions": partitions,
         "rates": rates,
         "batches": named(digest.total("batches", ("channel_id", "bits"), "frames"), names),
@@ -182,7 +186,7 @@ def _groups(groups: list[Row], lags: list[Row], latencies: list[Row]) -> list[Ro
     return made
 
 
-def _channels(partitions: list[Row], samples: list[Row], keys: list[Row], names: Names) -> list[Row]:
+def _channels(partitions: list[Row], samples: list[Row], keys: list[Row], names: Names, *, is_deep: bool) -> list[Row]:
     """What there is to say about each channel as a whole."""
     sampled = {row["channel_id"]: row for row in samples}
     top = {row["channel_id"]: row for row in keys if row["rank"] == 1}
@@ -209,6 +213,6 @@ def _channels(partitions: list[Row], samples: list[Row], keys: list[Row], names:
         channel["keyed"] = looked["keyed"] / looked["messages"] if looked and looked["messages"] else None
         channel["distinct_keys"] = key["distinct_keys"] if key else 0
         channel["top_key_share"] = key["messages"] / key["keyed"] if key else None
-        is_replaced = channel_id in names.keeps_latest and key is not None
-        channel["replaced"] = key["keyed"] - key["distinct_keys"] if is_replaced and key else None
+        is_replacing = is_deep and channel_id in names.keeps_latest  # a sample knows few of the messages of a key
+        channel["replaced"] = key["keyed"] - key["distinct_keys"] if is_replacing and key else None
     return named(channels.values(), names)
