@@ -367,6 +367,29 @@ def test_what_is_damaged_or_gone_is_told_and_the_rest_is_exported(spark: SparkSe
     assert len(set(everything(out))) == 59 + later.messages
 
 
+@pytest.mark.spark
+def test_a_name_that_is_told_outside_of_what_is_exported_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    from wal.spark.export import export
+
+    directory = tmp_path / "log"
+    log = open_here(directory)
+    log.start(lambda written, synced: None, lambda error: None)
+    log.append([ChannelCreated(channel_id=1, name="orders", partitions=1)])
+    log.rotate()
+    log.pump()
+    grow(log, 10)
+    log.rotate()
+    begin = log.append([SnapshotBegin(channel_ids=[1])])
+    log.append([ChannelSnapshot(channel_id=1, name="orders"), SnapshotEnd(begin_sequence=begin)])
+    log.pump()
+    log.close()
+    manifest = read_manifest(DirectDisk(), str(directory))
+    assert manifest is not None
+    swap_manifest(DirectDisk(), str(directory), manifest.with_segments(manifest.segments[1:]))
+    assert export(spark, str(directory), str(tmp_path / "out"), sealed_only=True).messages == 10
+    assert everything(tmp_path / "out") == expected(orders=10)
+
+
 def test_one_export_at_a_time(tmp_path: Path) -> None:
     with Destination(tmp_path), pytest.raises(LogLocked, match="another export"):
         Destination(tmp_path)

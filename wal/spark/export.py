@@ -219,9 +219,11 @@ def _round(spark: SparkSession, destination: Destination, spans: list[Span], com
         tasks = spark.sparkContext.parallelize(spans, len(spans))
         done = tasks.map(lambda span: write_span(span, recipe)).collect()
         names = {int(number): name for number, name in destination.last.names.items()} if destination.last else {}
-        names.update(catalog_of(spans[0].segments[0].root).names)
         for each in done:
             names.update(each.names)
+        if any(file.channel_id not in names for each in done for file in each.files):
+            # named before what is exported here; looking there may mean to read a log from its start
+            names = {**catalog_of(spans[0].segments[0].root).names, **names}
         commit = Commit(
             number=0,
             after=spans[0].after,
