@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from proposer import propose
 from test_clean import DIRECTORY, FAST, SLOW, SMALL, LogClock, fill
 from torture import sized
 
+import wal.upkeep
 from mq.client.wire import WireTransport
 from mq.command import Pull, Start
 from mq.errors import Unavailable
@@ -29,7 +31,7 @@ from mq.reply import PullReply
 from wal import FileLog
 from wal.chain import open_entry, walk_entry
 from wal.disk import DirectDisk
-from wal.errors import InstallRefused
+from wal.errors import InstallRefused, LogClosed
 from wal.frame import Frame
 from wal.manifest import read_manifest
 from wal.proposal import STAGING, Offer, Output, path_in_staging, staged_name, write_offer
@@ -155,6 +157,31 @@ def test_an_install_that_is_not_confirmed_leaves_no_file_behind() -> None:
         asyncio.run(install(log, refuse))
     assert log.manifest == before
     assert not [name for name in disk.list(DIRECTORY) if "-1." in name]
+
+
+def test_a_log_that_closes_does_not_wait_for_an_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check may take minutes, and a stop has seconds."""
+    log = FileLog.open(tmp_path / "log", SMALL)
+    log.start(lambda written, synced: None, lambda error: None)
+    begun = threading.Event()
+
+    def examine_for_ever(*args: Any) -> Any:
+        begun.set()
+        breathe = args[-1]
+        while True:
+            breathe()
+
+    monkeypatch.setattr(wal.upkeep, "examine", examine_for_ever)
+    monkeypatch.setattr(wal.upkeep, "read_offer", lambda *args: Offer(ID, log.uuid, 0, (), (), 0, 0, 0))
+
+    async def install_and_close() -> None:
+        task = asyncio.create_task(log.install_offer(ID, Yes(), lambda: None))
+        assert await asyncio.to_thread(begun.wait, 30)
+        await asyncio.to_thread(log.close)
+        with pytest.raises(LogClosed):
+            await asyncio.wait_for(task, 30)
+
+    asyncio.run(install_and_close())
 
 
 # ---------------------------------------------------------------- a real broker

@@ -367,15 +367,12 @@ class FileLog:
     # ------------------------------------------------------------ upkeep
 
     async def install(self, proposal: Proposal, approve: Approve) -> list[str]:
-        """Replace segments by rewritten ones, if every difference is approved; returns the new names.
-
-        Raises InstallRefused, and then the log is as it was.
-        """
+        """Replace segments by rewritten ones, if every difference is approved. Raises InstallRefused."""
         return await self._upkeep.install(proposal, approve)
 
     async def install_offer(self, offer_id: str, judge: Judge, confirm: Callable[[], None]) -> Installed:
         """Install what another program proposes, if the judge finds nothing wrong with it."""
-        return await self._upkeep.install_offer(offer_id, judge, confirm)
+        return await self._upkeep.install_offer(offer_id, judge, confirm, self._closing)
 
     def install_now(self, proposal: Proposal, approve: Approve) -> list[str]:
         """The same for a log that was opened without a thread."""

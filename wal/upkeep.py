@@ -100,14 +100,16 @@ class Upkeep:
         await asyncio.to_thread(place, self._disk, self._directory, manifest, proposal, entries)
         return await self._swap(manifest, proposal, entries)
 
-    async def install_offer(self, offer_id: str, judge: Judge, confirm: Callable[[], None]) -> Installed:
+    async def install_offer(
+        self, offer_id: str, judge: Judge, confirm: Callable[[], None], closing: threading.Event
+    ) -> Installed:
         """See `wal.log.Log.install_offer`."""
         async with self._installing:
             self._check_usable()
             disk, directory, manifest = self._disk, self._directory, self._writer.manifest
             offer = await asyncio.to_thread(read_offer, disk, directory, offer_id)
             before = self._bytes_of(offer.inputs)
-            breath = Breath()
+            breath = Breath(closing)
             entries = await asyncio.to_thread(examine, disk, directory, manifest, offer, judge, breath)
             await asyncio.to_thread(place, disk, directory, manifest, offer.proposal, entries)
             try:
@@ -117,7 +119,8 @@ class Upkeep:
                 raise
             # Nothing was awaited since it was confirmed: whatever is decided later comes behind the swap.
             names = await self._swap(manifest, offer.proposal, entries)
-            await asyncio.to_thread(remove_offer, disk, directory, offer_id)
+            with suppress(OSError):  # it is installed, whatever becomes of the paper
+                await asyncio.to_thread(remove_offer, disk, directory, offer_id)
             return Installed(tuple(names), offer, before, self._bytes_of(names))
 
     async def _swap(self, manifest: Manifest, proposal: Proposal, entries: Sequence[SegmentEntry]) -> list[str]:
@@ -232,15 +235,18 @@ class Upkeep:
 
 
 class Breath:
-    """Called by a thread that computes for long: it stands aside for as long as it ran.
+    """Called by a thread that computes for long: it stands aside for as long as it ran, and ends when the log does.
 
     Whoever wants the interpreter from a busy thread waits a whole switch interval for it, and the owner wants it often.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, closing: threading.Event) -> None:
+        self._closing = closing
         self._since = time.monotonic()
 
     def __call__(self) -> None:
+        if self._closing.is_set():
+            raise LogClosed("the log is closing")
         now = time.monotonic()
         if now - self._since >= RUN_SECONDS:
             time.sleep(now - self._since)
