@@ -219,7 +219,7 @@ class Upkeep:
             progress(done, total)
 
         def tail(segment: SegmentFile, live: SegmentEntry) -> Iterator[Frame | Gap]:
-            breath = Breath()
+            breath = Breath(closing)
             for item in moment.tail(segment, live):
                 yield item
                 breath()
