@@ -33,10 +33,11 @@ def mq_command(*arguments: str, code: int = 0, server: str = "mq://127.0.0.1:1",
     environment = {"PATH": os.environ["PATH"], "MQ_SERVER": server, "COLUMNS": "200"}
     answer = subprocess.run(
         [sys.executable, "-W", "error", "-m", "mq.cli", *arguments],
-        capture_output=True, text=True, env=environment, timeout=DEADLINE, **settings,  # type: ignore[call-overload]
+        text=True, env=environment, timeout=DEADLINE,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings},  # type: ignore[call-overload]
     )  # fmt: skip
     assert answer.returncode == code, answer.stderr
-    assert "Traceback" not in answer.stderr
+    assert "Traceback" not in f"{answer.stdout} {answer.stderr}"
     return str(answer.stdout or answer.stderr)
 
 
@@ -396,6 +397,26 @@ def test_a_stopped_log_needs_no_broker_and_a_running_one_refuses(tmp_path: Path)
     mq_command("backup", "create", str(tmp_path / "other"), "--data-dir", str(tmp_path / "none"), code=2)
     mq_command("backup", "verify", data, code=3)
     mq_command("backup", "restore", data, "--data-dir", str(tmp_path / "new"), code=4)
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["of a broker", "of a stopped log"])
+def test_a_backup_of_a_log_that_lacks_a_segment_is_made_and_fails(tmp_path: Path, is_running: bool) -> None:
+    data, backups = tmp_path / "data", tmp_path / "backups"
+    with broker(data, LOG_LEVEL="CRITICAL", BACKUP_DIR=str(backups)) as running:
+        with mq.Client(running) as client:
+            client.create_channel("orders")
+            client.publish("orders", b"one")
+            client.rotate_segment()
+            client.publish("orders", b"two")  # the segment before is sealed by now
+            min(data.glob("*.wal")).unlink()
+        if is_running:
+            told = mq_command("backup", "create", "nightly", code=1, server=running, stderr=subprocess.STDOUT)
+    if not is_running:
+        arguments = ("backup", "create", str(backups / "nightly"), "--data-dir", str(data))
+        told = mq_command(*arguments, code=1, stderr=subprocess.STDOUT)
+    assert "1 segments are missing in the log, and so in its backup" in told
+    (damage,) = json.loads(mq_command("backup", "verify", str(backups / "nightly"), "-o", "json", code=1))["damage"]
+    assert damage["segment"].startswith("00000000000000000001-")
 
 
 def test_a_full_disk_is_one_line_and_leaves_the_backup_before(tmp_path: Path) -> None:

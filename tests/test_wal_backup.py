@@ -119,8 +119,11 @@ def test_a_segment_that_is_missing_in_the_log_is_named_and_costs_no_other(is_lin
         owner.disk.schedule("link", 1, errno.EXDEV)
     gone = owner.log.segments()[1]
     owner.disk.unlink(f"{DIRECTORY}/{gone.name}")
-    take(owner)
+    made = take(owner)
     assert [each.segment for each in verify(TARGET, disk=owner.disk).damage] == [gone.name]
+    assert made.missing == 1
+    assert made.segments == made.linked + made.copied + made.missing
+    assert take(owner).missing == 1, "it is still missing"
 
 
 # ---------------------------------------------------------------- the next one
@@ -136,6 +139,32 @@ def test_the_next_backup_takes_only_what_is_new():
     assert content(owner.disk, TARGET) == owner.history.contents
     third = take(owner)
     assert (third.kept, third.linked, third.copied, third.removed) == (second.segments, 0, 0, 0)
+
+
+@pytest.mark.parametrize("harm", ["removed", "cut short"])
+def test_a_copy_of_the_live_segment_that_is_not_there_whole_is_written_again(harm: str):
+    owner = an_owner()
+    take(owner)
+    tail = f"{TARGET}/{read_backup(owner.disk, TARGET).segments[-1].name('.wal')}"
+    if harm == "removed":
+        owner.disk.unlink(tail)
+    else:
+        del owner.disk.names[tail].cache[100:]
+    again = take(owner)
+    assert (again.copied, again.missing) == (1, 0)
+    assert content(owner.disk, TARGET) == owner.history.contents
+
+
+def test_a_decayed_copy_is_taken_anew_once_it_is_removed():
+    owner = an_owner()
+    owner.disk.schedule("link", 1, errno.EXDEV)
+    take(owner)
+    name = read_backup(owner.disk, TARGET).segments[1].name(".wal")
+    owner.disk.names[f"{TARGET}/{name}"].cache[300] ^= 4
+    assert [each.segment for each in verify(TARGET, disk=owner.disk).damage] == [name]
+    owner.disk.unlink(f"{TARGET}/{name}")
+    take(owner)
+    assert content(owner.disk, TARGET) == owner.history.contents
 
 
 def test_segments_that_were_rewritten_since_are_taken_anew_and_the_old_ones_go():

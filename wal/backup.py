@@ -64,6 +64,7 @@ class Backup:
     copied_bytes: int = 0
     kept: int = 0  # segments that an earlier backup had taken
     removed: int = 0  # files that only an earlier backup needed
+    missing: int = 0  # segments whose file the log has lost: the backup names them and lacks them too
 
 
 def moment_of(manifest: Manifest, last_sequence: int, position: int) -> Moment:
@@ -232,6 +233,7 @@ class _Backup:
     def _miss(self, name: str) -> None:
         """The log is damaged. Its backup is too, then, and holds everything else."""
         logger.error("{} is missing in the log, and so in its backup", name)
+        self.done.missing += 1
 
     def _advance(self, count: int) -> None:
         self.done.copied_bytes += count
@@ -244,8 +246,13 @@ class _Backup:
         last = self.before.segments[-1] if self.before is not None and self.before.segments else None
         if last is None or last.generation < TAIL_GENERATION:
             return []
-        is_same = (last.first_sequence, last.last_sequence) == (live.first_sequence, self.moment.last_sequence)
-        return [last] if is_same else []
+        if (last.first_sequence, last.last_sequence) != (live.first_sequence, self.moment.last_sequence):
+            return []
+        try:
+            with SegmentFile(self.disk, path_of(self.target, self.manifest, last), last.salt_bytes) as segment:
+                return [last] if segment.size == last.size else []
+        except (FileNotFoundError, WalError):
+            return []  # somebody removed or cut it: another one is written
 
     def _rewrite(self, live: SegmentEntry) -> SegmentEntry:
         """The live segment as a sealed one."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import click
 
 from mq.cli import output as out
-from mq.cli.failure import CONFLICT, NOT_FOUND, say
+from mq.cli.failure import CONFLICT, FAILED, NOT_FOUND, say
 from mq.cli.option import connect, output_option, server_option
 from mq.cli.progress import progress
 from mq.cli.report import show_report
@@ -45,6 +45,7 @@ def create(directory: str, data_dir: Path | None, server: str | None, output: st
 
     Without --data-dir a running broker makes it, on its own machine: DIR is a name, or a whole path, in its BACKUP_DIR.
     Segments that are in DIR already are not taken again. Where it fails, the backup that was in DIR is as it was.
+    Exits with 1 where segments are missing in the log itself: the backup has everything else then.
 
     \b
     Example:
@@ -84,8 +85,12 @@ def _show(made: Made, output: str) -> None:
         "copied": made.copied,
         "kept": made.kept,
         "copied_bytes": made.copied_bytes,
+        "missing": made.missing,
     }
     out.show_one(fields, output)
+    if made.missing:
+        say(f"{made.missing} segments are missing in the log, and so in its backup; mq backup verify names them")
+        sys.exit(FAILED)
 
 
 @backup.command(short_help="read a whole backup and tell what is damaged")
@@ -111,6 +116,7 @@ def verify(directory: Path, output: str) -> None:
     show_report(report, output)
     if not report.is_intact:
         say(f"{len(report.damage)} damaged ranges; mq backup restore --accept-damage brings back everything else")
+        say("where the log is intact: remove the named files, and the next mq backup create takes them anew")
     sys.exit(0 if report.is_intact else 1)
 
 

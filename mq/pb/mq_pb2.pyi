@@ -863,7 +863,7 @@ class DescribeBackupRequest(_message.Message):
     def __init__(self, backup_id: _Optional[str] = ...) -> None: ...
 
 class BackupInfo(_message.Message):
-    __slots__ = ("backup_id", "directory", "state", "copied_bytes", "total_bytes", "started_us", "finished_us", "last_sequence", "segments", "bytes", "linked", "copied", "kept", "error_status", "error_reason", "error")
+    __slots__ = ("backup_id", "directory", "state", "copied_bytes", "total_bytes", "started_us", "finished_us", "last_sequence", "segments", "bytes", "linked", "copied", "kept", "error_status", "error_reason", "error", "missing")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNKNOWN: _ClassVar[BackupInfo.State]
@@ -890,6 +890,7 @@ class BackupInfo(_message.Message):
     ERROR_STATUS_FIELD_NUMBER: _ClassVar[int]
     ERROR_REASON_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
     backup_id: str
     directory: str
     state: BackupInfo.State
@@ -906,7 +907,8 @@ class BackupInfo(_message.Message):
     error_status: str
     error_reason: str
     error: str
-    def __init__(self, backup_id: _Optional[str] = ..., directory: _Optional[str] = ..., state: _Optional[_Union[BackupInfo.State, str]] = ..., copied_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., started_us: _Optional[int] = ..., finished_us: _Optional[int] = ..., last_sequence: _Optional[int] = ..., segments: _Optional[int] = ..., bytes: _Optional[int] = ..., linked: _Optional[int] = ..., copied: _Optional[int] = ..., kept: _Optional[int] = ..., error_status: _Optional[str] = ..., error_reason: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+    missing: int
+    def __init__(self, backup_id: _Optional[str] = ..., directory: _Optional[str] = ..., state: _Optional[_Union[BackupInfo.State, str]] = ..., copied_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., started_us: _Optional[int] = ..., finished_us: _Optional[int] = ..., last_sequence: _Optional[int] = ..., segments: _Optional[int] = ..., bytes: _Optional[int] = ..., linked: _Optional[int] = ..., copied: _Optional[int] = ..., kept: _Optional[int] = ..., error_status: _Optional[str] = ..., error_reason: _Optional[str] = ..., error: _Optional[str] = ..., missing: _Optional[int] = ...) -> None: ...
 
 class ServerInfoRequest(_message.Message):
     __slots__ = ()

@@ -115,12 +115,12 @@ class Backups:
             raise
         else:
             info.last_sequence, info.segments, info.bytes = made.last_sequence, made.segments, made.bytes
-            info.linked, info.copied, info.kept = made.linked, made.copied, made.kept
+            info.linked, info.copied, info.kept, info.missing = made.linked, made.copied, made.kept, made.missing
             job.progress = made.copied_bytes, made.copied_bytes
             info.state = pb.BackupInfo.DONE
             logger.info(
-                "backup {}: {} segments, {} linked, {} copied, {} kept",
-                job.name, made.segments, made.linked, made.copied, made.kept,
+                "backup {}: {} segments, {} linked, {} copied, {} kept, {} missing",
+                job.name, made.segments, made.linked, made.copied, made.kept, made.missing,
             )  # fmt: skip
         finally:
             info.finished_us = self._broker.clock.now_us()
