@@ -23,6 +23,7 @@ from wal.frame import Frame
 from wal.manifest import MANIFEST, read_manifest
 from wal.options import Options
 from wal.record import ChannelSnapshot, Published, SnapshotBegin, SnapshotEnd
+from wal.repair import repair
 from wal.restore import back_up_stopped, restore
 from wal.verify import verify
 
@@ -266,6 +267,20 @@ def test_a_backup_is_no_log_to_write_to():
         FileLog.open(TARGET, SMALL, disk=owner.disk)
     with pytest.raises(BackupRefused, match="no log"):
         back_up_stopped(TARGET, "/elsewhere", disk=owner.disk)
+
+
+def test_a_repair_does_not_make_a_whole_backup_of_an_interrupted_one():
+    owner = an_owner()
+    take(owner)
+    names = read_backup(owner.disk, TARGET).segments
+    for name in (MANIFEST, names[-1].name(".wal"), names[-2].name(".wal")):  # the first backup, as a kill leaves it
+        owner.disk.unlink(f"{TARGET}/{name}")
+    before = owner.disk.list(TARGET)
+    with pytest.raises(BackupRefused, match="mq backup restore"):
+        repair(TARGET, disk=owner.disk)
+    assert owner.disk.list(TARGET) == before
+    with pytest.raises(BackupRefused, match="no complete backup"):
+        restore(TARGET, RESTORED, disk=owner.disk)
 
 
 def test_a_log_that_is_in_use_is_not_backed_up_as_a_stopped_one():

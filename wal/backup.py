@@ -321,6 +321,14 @@ def read_backup(disk: Disk, directory: str) -> Manifest:
     return manifest
 
 
+def check_unmarked(disk: Disk, directory: str) -> None:
+    """Nobody writes to a backup but the next one. Raises BackupRefused."""
+    if MARKER in disk.list(directory):
+        raise BackupRefused(
+            f"{directory} is a backup, or the unfinished restore of one; mq backup restore makes a log of it"
+        )
+
+
 def check_apart(directory: str, target: str) -> None:
     """A log and its backup are not in each other. Raises BackupRefused."""
     one, other = os.path.realpath(directory), os.path.realpath(target)

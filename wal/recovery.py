@@ -21,11 +21,11 @@ from uuid import UUID
 
 from loguru import logger
 
-from wal.backup import MARKER
+from wal.backup import check_unmarked
 from wal.chain import path_of
 from wal.clock import Clock
 from wal.disk import FULL, Disk, write_all, write_file
-from wal.errors import BackupRefused, CorruptSegment, WalError
+from wal.errors import CorruptSegment, WalError
 from wal.frame import Frame, Salt
 from wal.index import SegmentIndex
 from wal.manifest import MANIFEST, Manifest, SegmentEntry, read_manifest, swap_manifest
@@ -77,10 +77,7 @@ def recover(
 ) -> Opened:
     """Make the directory whole and say what was found. The caller holds its lock."""
     report = Recovery()
-    if MARKER in disk.list(directory):
-        raise BackupRefused(
-            f"{directory} is a backup, or the unfinished restore of one; mq backup restore makes a log of it"
-        )
+    check_unmarked(disk, directory)
     manifest = read_manifest(disk, directory)
     if manifest is None:
         manifest = _create(disk, directory, random, extension)

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from google.protobuf.message import DecodeError
 
+from wal.backup import check_unmarked
 from wal.chain import missing_gap, open_entry, walk_entry
 from wal.clock import Clock, SystemClock
 from wal.disk import LOCK, DirectDisk, Disk
@@ -49,10 +50,11 @@ def repair(
     extension: str = ".wal",
     progress: Progress | None = None,
 ) -> Repaired:
-    """Make a stopped log whole again without its damaged ranges. Raises LogLocked where a broker runs."""
+    """Make a stopped log whole again without its damaged ranges. Raises LogLocked, BackupRefused."""
     disk = disk or DirectDisk()
     clock = clock or SystemClock()
     done = Repaired()
+    check_unmarked(disk, directory)  # a manifest would make an interrupted backup look like a whole one
     _ensure_manifest(disk, directory, extension, clock.now_us(), done)
     log = FileLog.open(directory, Options(extension=extension), disk=disk, clock=clock, is_threaded=False)
     try:
