@@ -40,10 +40,15 @@ class Installer:
 
     async def _install(self, proposal: str) -> InstallReply:
         state = self._owner.state
-        judge = Judge(Rules(state, self._owner.clock.now_us()))
-        await self._all_durable()
+        judges: list[Judge] = []
+
+        async def engage() -> Judge:
+            judges.append(Judge(Rules(state, self._owner.clock.now_us())))
+            await self._all_durable()
+            return judges[0]
+
         try:
-            done = await self._owner.log.install_offer(proposal, judge, lambda: judge.confirm(state))
+            done = await self._owner.log.install_offer(proposal, engage, lambda: judges[0].confirm(state))
         except NoSuchProposal as error:
             raise ProposalNotFound(str(error)) from error
         except InstallRefused as error:

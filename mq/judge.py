@@ -18,32 +18,49 @@ from wal.errors import InstallRefused
 from wal.pb.wal_pb2 import Batch, BatchMessage, Published
 from wal.record import Unknown, end_offset, published_in
 
-MOST_KEYS = 5_000_000  # of a partition that are remembered at once; 64 bytes each
+MOST_KEYS = 5_000_000  # that are remembered at once, of all partitions; 64 bytes each
 PARTS = 512
+NONE: frozenset[int] = frozenset()
 
 
 class Keys:
-    """A set of hashes in many small parts: one large one would stand still for long while it grows."""
+    """A set of hashes in many small parts: one large one would stand still for long while it grows.
 
-    __slots__ = ("parts",)
+    A part is made when something comes into it: most partitions lose nothing, and many have few keys.
+    """
+
+    __slots__ = ("count", "parts")
 
     def __init__(self) -> None:
-        self.parts: list[set[int]] = [set() for _ in range(PARTS)]
+        self.parts: dict[int, set[int]] = {}
+        self.count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self.parts))
+        return self.count
 
     def __contains__(self, number: int) -> bool:
-        return number in self.parts[number % PARTS]
+        return number in self.parts.get(number % PARTS, NONE)
 
-    def discard(self, number: int) -> None:
-        self.parts[number % PARTS].discard(number)
+    def discard(self, number: int) -> bool:
+        """Whether it was in."""
+        part = self.parts.get(number % PARTS)
+        if part is None or number not in part:
+            return False
+        part.discard(number)
+        self.count -= 1
+        return True
 
-    def add(self, number: int) -> None:
-        self.parts[number % PARTS].add(number)
+    def add(self, number: int) -> bool:
+        """Whether it is new."""
+        part = self.parts.setdefault(number % PARTS, set())
+        if number in part:
+            return False
+        part.add(number)
+        self.count += 1
+        return True
 
     def holds_more_than(self, other: Keys) -> bool:
-        return any(mine - theirs for mine, theirs in zip(self.parts, other.parts, strict=True))
+        return any(mine - other.parts.get(at, NONE) for at, mine in self.parts.items())
 
 
 class Judge:
@@ -51,8 +68,9 @@ class Judge:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._open = {key: Keys() for key in rules.latest}  # keys of what went, and nothing replaced it yet
-        self._ended = {key: Keys() for key in rules.latest}  # of those: by a tombstone, long ago
+        self._open: dict[Key, Keys] = {}  # of what went, and nothing replaced it yet; by the partition that lost it
+        self._ended: dict[Key, Keys] = {}  # of those: by a tombstone, long ago
+        self._count = 0  # in all of `_open`
         self.relied: dict[Key, int] = {}  # groups must be past this offset, or what went would be missing
         self.replaced: set[Key] = set()  # where something went that a later message replaced
 
@@ -78,7 +96,7 @@ class Judge:
         start, before_us = self._rules.start_of(*key), self._rules.tombstones_before(*key)
         if before_us is None:
             return all(offset in kept or offset < start for offset in offsets_of(record))
-        still_open, ended = self._open[key], self._ended[key]
+        still_open, ended = self._open.setdefault(key, Keys()), self._ended.setdefault(key, Keys())
         is_old = record.max_timestamp_us <= before_us
         last = -1
         for offset, message in zip(offsets_of(record), _messages(record), strict=True):
@@ -88,11 +106,11 @@ class Judge:
                 continue
             number = hash(message.key)
             if offset in kept:
-                still_open.discard(number)
+                self._count -= still_open.discard(number)
                 ended.discard(number)
             elif offset >= start:
                 last = offset
-                still_open.add(number)
+                self._count += still_open.add(number)
                 if is_old and not message.content:
                     ended.add(number)
                 else:
@@ -104,7 +122,7 @@ class Judge:
     def _note_replaced(self, key: Key, record: Published, last: int) -> None:
         if last >= self._rules.passed(*key):
             raise InstallRefused(f"{self._place(key)}: offset {last} would go, and a group is not past it")
-        if len(self._open[key]) > MOST_KEYS:
+        if self._count > MOST_KEYS:
             raise InstallRefused(f"{self._place(key)}: more than {MOST_KEYS} keys: propose fewer segments at a time")
         self._rely_on(record, last + 1)
         self.replaced.add(key)
@@ -124,12 +142,12 @@ class Judge:
                 for message in _messages(published):
                     if message.HasField("key"):
                         number = hash(message.key)
-                        still_open.discard(number)
+                        self._count -= still_open.discard(number)
                         ended.discard(number)
 
     @property
     def is_in_doubt(self) -> bool:
-        return any(self._open.values())
+        return self._count > 0
 
     def conclude(self, earlier: Iterable[Message | Unknown]) -> None:
         for key, still_open in self._open.items():
@@ -207,7 +225,8 @@ def _kept(before: Published, after: Published) -> set[int] | None:
         piece = new_batch[new_bounds[number] : new_bounds[number + 1]]
         if old_batch[old_bounds[old] : old_bounds[old + 1]] != piece:
             return None
-    return set(new_offsets) if after.count == len(new_offsets) else None
+    is_told = after.count == len(new_offsets) and after.base_offset == new_offsets[0]  # others go by these two
+    return set(new_offsets) if is_told else None
 
 
 def _frame_of(record: Published) -> bytes:

@@ -59,6 +59,10 @@ class Yes:
         pass
 
 
+async def engaged() -> Yes:
+    return Yes()
+
+
 def opened(disk: ModelDisk) -> FileLog:
     options = replace(SMALL, retire_grace_us=1 << 60)
     log = FileLog.open(DIRECTORY, options, disk=disk, clock=LogClock(), random=Random(3).randbytes, is_threaded=False)
@@ -94,7 +98,7 @@ def offer_slow_only(log: FileLog) -> Offer:
 
 async def install(log: FileLog, confirm: Any = lambda: None) -> None:
     """An install in a log without a thread: its writer is turned until it is through."""
-    task = asyncio.create_task(log.install_offer(ID, Yes(), confirm))
+    task = asyncio.create_task(log.install_offer(ID, engaged, confirm))
     while not task.done():
         log.pump()
         await asyncio.sleep(0)
@@ -175,7 +179,7 @@ def test_a_log_that_closes_does_not_wait_for_an_install(tmp_path: Path, monkeypa
     monkeypatch.setattr(wal.upkeep, "read_offer", lambda *args: Offer(ID, log.uuid, 0, (), (), 0, 0, 0))
 
     async def install_and_close() -> None:
-        task = asyncio.create_task(log.install_offer(ID, Yes(), lambda: None))
+        task = asyncio.create_task(log.install_offer(ID, engaged, lambda: None))
         assert await asyncio.to_thread(begun.wait, 30)
         await asyncio.to_thread(log.close)
         with pytest.raises(LogClosed):

@@ -259,6 +259,12 @@ def _spread(record: Published) -> None:
     record.offset_deltas.extend(range(0, 2 * record.count, 2))
 
 
+def _based_before(record: Published) -> None:
+    """The same offsets, counted from one that is not kept: whoever goes by the first one alone finds another."""
+    record.base_offset -= 1
+    record.offset_deltas.extend(range(1, record.count + 1))
+
+
 def _later(record: Published) -> None:
     record.max_timestamp_us += 1
 
@@ -277,7 +283,19 @@ def _unknown_field(record: Published) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [_content, _key, _doubled, _reversed, _moved, _spread, _later, _expiring, _emptied, _unknown_field],
+    [
+        _content,
+        _key,
+        _doubled,
+        _reversed,
+        _moved,
+        _spread,
+        _based_before,
+        _later,
+        _expiring,
+        _emptied,
+        _unknown_field,
+    ],
     ids=lambda change: change.__name__.strip("_"),
 )
 def test_a_record_keeps_everything_but_messages_that_may_go(

@@ -13,6 +13,8 @@ from filebroker import LATEST, FileBroker
 from handbroker import all_stopped, contents, durable, offsets, receipts
 from proposer import planned, propose
 
+import mq.installer
+import mq.judge
 import wal.upkeep
 from mq.command import (
     Ack,
@@ -283,6 +285,44 @@ def test_an_id_that_is_none_and_one_that_nobody_knows(broker: FileBroker) -> Non
     for proposal in ("0" * 16, "../MANIFEST", "", "x" * 1000):
         with pytest.raises(ProposalNotFound):
             broker.install(proposal)
+
+
+def test_nobody_looks_at_the_state_for_an_id_that_nobody_knows(
+    broker: FileBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*args: Any) -> None:
+        raise AssertionError("it takes long where there are many partitions")
+
+    monkeypatch.setattr(mq.installer, "Rules", look)
+    with pytest.raises(ProposalNotFound):
+        broker.install("0" * 16)
+
+
+def test_what_is_remembered_of_keys_is_bounded_for_all_partitions_together(
+    broker: FileBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for channel in ("prices", "costs"):
+        broker.create(channel, LATEST)
+    for at in range(60):
+        for channel in ("prices", "costs"):
+            broker.put(channel, *[(f"k{each}", f"{at}.{each} " + "x" * 60) for each in range(KEYS)])
+    broker.settle_history()
+    (offer,) = propose(broker.directory, broker.clock.us)
+    monkeypatch.setattr(mq.judge, "MOST_KEYS", 2 * KEYS - 1)
+    refused(broker, offer.id, "fewer segments")
+    monkeypatch.setattr(mq.judge, "MOST_KEYS", 2 * KEYS)
+    assert broker.install(offer.id).dropped_messages > 500
+
+
+def test_a_judge_remembers_nothing_of_partitions_that_lose_nothing() -> None:
+    keys = mq.judge.Keys()
+    assert not keys.parts
+    assert keys.add(7)
+    assert not keys.add(7)
+    assert len(keys.parts) == len(keys) == 1
+    assert keys.discard(7)
+    assert not keys.discard(7)
+    assert not keys
 
 
 def test_a_proposal_is_installed_once(broker: FileBroker) -> None:

@@ -26,7 +26,7 @@ from wal.errors import DiskFull, LogBusy, LogClosed, LogFailed, RecordTooLarge
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import MAX_PAYLOAD_BYTES
 from wal.index import INDEXED, SegmentIndex
-from wal.install import Approve, Installed, Judge
+from wal.install import Approve, Engage, Installed
 from wal.log import OnFailure, OnMarks, SegmentInfo, Usage
 from wal.manifest import Manifest, SnapshotRun
 from wal.options import Options
@@ -370,9 +370,9 @@ class FileLog:
         """Replace segments by rewritten ones, if every difference is approved. Raises InstallRefused."""
         return await self._upkeep.install(proposal, approve)
 
-    async def install_offer(self, offer_id: str, judge: Judge, confirm: Callable[[], None]) -> Installed:
+    async def install_offer(self, offer_id: str, engage: Engage, confirm: Callable[[], None]) -> Installed:
         """Install what another program proposes, if the judge finds nothing wrong with it."""
-        return await self._upkeep.install_offer(offer_id, judge, confirm, self._closing)
+        return await self._upkeep.install_offer(offer_id, engage, confirm, self._closing)
 
     def install_now(self, proposal: Proposal, approve: Approve) -> list[str]:
         """The same for a log that was opened without a thread."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -62,6 +62,10 @@ class Judge(Protocol):
     def conclude(self, earlier: Iterable[Message | Unknown]) -> None:
         """All was seen. `earlier` are the records that stay, up to the end of the outputs, if they are asked for."""
         ...
+
+
+# Finds a judge: who knows the present state takes a look at it, and waits until what was seen is durable.
+Engage = Callable[[], Awaitable[Judge]]
 
 
 def check(

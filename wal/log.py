@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from wal.backup import Backup
 from wal.clean import Keep
-from wal.install import Approve, Installed, Judge
+from wal.install import Approve, Engage, Installed
 from wal.proposal import Proposal
 from wal.record import Published, Record, Unknown
 from wal.verify import Damage, Progress, Report
@@ -111,11 +111,12 @@ class Log(Protocol):
         """Replace segments by rewritten ones, if every difference is approved. Raises InstallRefused."""
         ...
 
-    async def install_offer(self, offer_id: str, judge: Judge, confirm: Callable[[], None]) -> Installed:
+    async def install_offer(self, offer_id: str, engage: Engage, confirm: Callable[[], None]) -> Installed:
         """Install what another program proposes and has staged under this id, by the same rules.
 
-        `confirm` is called on the loop right before the swap takes its place in the log: it may refuse as well,
-        because the state went on meanwhile. Everything that the judge goes by must be durable.
+        `engage` is called on the loop, once the proposal is found and its turn has come. `confirm` is called on the
+        loop right before the swap takes its place in the log: it may refuse as well, because the state went on
+        meanwhile. Everything that the judge goes by must be durable.
         Raises NoSuchProposal, InstallRefused, and then the log is as it was.
         """
         ...

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from wal.backup import Backup
 from wal.clean import Keep
 from wal.errors import BackupRefused, InstallRefused, LogClosed, LogFailed, NoSuchProposal, RecordTooLarge
-from wal.install import Approve, Installed, Judge
+from wal.install import Approve, Engage, Installed
 from wal.log import OnFailure, OnMarks, SegmentInfo, Usage
 from wal.proposal import Proposal
 from wal.record import (
@@ -135,7 +135,7 @@ class MemoryLog:
     async def install(self, proposal: Proposal, approve: Approve) -> list[str]:
         raise InstallRefused("a log in memory has no segments")
 
-    async def install_offer(self, offer_id: str, judge: Judge, confirm: Callable[[], None]) -> Installed:
+    async def install_offer(self, offer_id: str, engage: Engage, confirm: Callable[[], None]) -> Installed:
         raise NoSuchProposal("a log in memory has no segments, and so no proposals")
 
     async def clean(self, keep: Keep, max_bytes: int) -> int:

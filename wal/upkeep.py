@@ -22,7 +22,7 @@ from wal.clock import Clock
 from wal.disk import Disk
 from wal.errors import BackupRefused, InstallRefused, LogClosed, LogFailed, WalError
 from wal.frame import Frame
-from wal.install import Approve, Installed, Judge, check, examine, place, take_back
+from wal.install import Approve, Engage, Installed, check, examine, place, take_back
 from wal.manifest import Manifest, SegmentEntry
 from wal.proposal import Proposal, claimed, read_offer, remove_offer
 from wal.segment import Gap, SegmentFile
@@ -101,7 +101,7 @@ class Upkeep:
         return await self._swap(manifest, proposal, entries)
 
     async def install_offer(
-        self, offer_id: str, judge: Judge, confirm: Callable[[], None], closing: threading.Event
+        self, offer_id: str, engage: Engage, confirm: Callable[[], None], closing: threading.Event
     ) -> Installed:
         """See `wal.log.Log.install_offer`."""
         async with self._installing:
@@ -109,6 +109,7 @@ class Upkeep:
             disk, directory, manifest = self._disk, self._directory, self._writer.manifest
             offer = await asyncio.to_thread(read_offer, disk, directory, offer_id)
             before = self._bytes_of(offer.inputs)
+            judge = await engage()
             breath = Breath(closing)
             entries = await asyncio.to_thread(examine, disk, directory, manifest, offer, judge, breath)
             await asyncio.to_thread(place, disk, directory, manifest, offer.proposal, entries)
