@@ -1,12 +1,12 @@
 """Peers that break the rules, or take their time: the broker stays within its memory and serves everybody else."""
 
-import os
 import random
 import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
+from torture import seed_of_run, sized
 from wirebroker import LOOPS, Broker, wire_broker
 from wirepeer import HELLO, Closed, Peer, request
 
@@ -14,7 +14,7 @@ from mq import wire
 from mq.doors.wire_outbox import HIGH_WATER_BYTES
 from mq.pb import mq_pb2 as pb
 
-LIVE_FRAMES = 50_000 if os.environ.get("MQ_TORTURE") else 5_000
+LIVE_FRAMES = sized(5_000, 50_000)
 
 
 @pytest.fixture(scope="module", params=LOOPS)
@@ -263,5 +263,8 @@ def fuzz(broker: Broker, name: str, frames: int, seed: int) -> int:
     return connections
 
 
-def test_mutated_frames_never_hurt_a_live_broker(broker: Broker, name: str) -> None:
-    assert fuzz(broker, name, LIVE_FRAMES, 7) > 0
+@pytest.mark.shows("T5", "mutated frames of the wire to a live broker, on both event loops")
+def test_mutated_frames_never_hurt_a_live_broker(broker: Broker, name: str, figures: dict[str, int]) -> None:
+    figures |= {"seed": seed_of_run(), "frames": LIVE_FRAMES}
+    figures["connections"] = fuzz(broker, name, LIVE_FRAMES, figures["seed"])
+    assert figures["connections"] > 0
