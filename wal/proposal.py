@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +29,7 @@ _TAG, _VERSION = "mq-wal-proposal", "1"
 _SUFFIX, _CLAIM = ".proposal", ".claim"
 CLAIM_US = 3_600_000_000  # how long a claim or a proposal keeps others from the segments that it names
 _ID = re.compile(r"[0-9a-f]{16}")
+_MOST = (1 << 63) - 1
 _STAGED = re.compile(r"([0-9a-f]{16})-[0-9]{1,9}\.staged")
 
 
@@ -120,7 +121,21 @@ class Offer:
                 raise ValueError(f"{output.name!r} is no file of this proposal")
         if not all(isinstance(name, str) for name in offer.inputs):
             raise ValueError("inputs are names")
+        parts: list[Offer | Output | Ground] = [offer, *offer.outputs, *offer.grounds]
+        for each in parts:
+            _check_types(each)
         return offer
+
+
+def _check_types(told: Offer | Output | Ground) -> None:
+    """JSON holds anything anywhere, and numbers of any size: nobody who calculates with these expects that."""
+    for each in fields(told):
+        wanted = {"int": int, "str": str, "bool": bool}.get(str(each.type))
+        value = getattr(told, each.name)
+        if wanted is not None and type(value) is not wanted:
+            raise ValueError(f"{each.name} is {value!r:.40}")
+        if type(value) is int and not (-_MOST if each.name == "freed_bytes" else 0) <= value <= _MOST:
+            raise ValueError(f"{each.name} is out of range")
 
 
 def is_id(text: str) -> bool:
@@ -163,7 +178,7 @@ def claimed(disk: Disk, directory: str, now_us: int) -> frozenset[str]:
         if file.endswith((_SUFFIX, _CLAIM)) and is_id(file[:16]):
             with suppress(InstallRefused, OSError):
                 offer = Offer.unpack(read_file(disk, path_in_staging(directory, file)), file[:16])
-                if now_us - offer.made_us < CLAIM_US:
+                if 0 <= now_us - offer.made_us < CLAIM_US:  # one from the future would claim until then
                     names.update(offer.inputs)
     return frozenset(names)
 
