@@ -411,6 +411,22 @@ def test_a_restored_log_has_everything_and_goes_on():
     assert content(owner.disk, TARGET) == owner.history.contents
 
 
+def test_a_backup_that_is_made_while_a_restore_begins_is_the_one_restored():
+    owner = an_owner()
+    take(owner)
+
+    def bring_up_to_date(kind: str, path: str) -> None:
+        if path == RESTORED and kind == "make_directory":
+            owner.disk.before = None
+            owner.publish(12)
+            assert take(owner).removed == 1
+
+    owner.disk.before = bring_up_to_date
+    assert restore(TARGET, RESTORED, disk=owner.disk).is_intact
+    assert owner.disk.before is None
+    assert content(owner.disk, RESTORED) == owner.history.contents
+
+
 def test_a_restored_log_is_another_log():
     owner = an_owner()
     take(owner)

@@ -77,7 +77,7 @@ def restore(
     served. Raises BackupRefused, LogLocked, OSError. A restore that is killed leaves a directory that no broker takes.
     """
     disk = disk or DirectDisk()
-    manifest = read_backup(disk, backup)
+    read_backup(disk, backup)  # what is none is refused before anything is made, the lock included
     check_apart(backup, directory)
     disk.make_directory(directory)
     strange = set(disk.list(directory)) - {"lost+found"}
@@ -86,6 +86,7 @@ def restore(
     with ExitStack() as stack:
         with suppress(OSError):  # a backup that can only be read is not written to by others either
             stack.callback(disk.close, disk.lock(os.path.join(backup, LOCK)))
+        manifest = read_backup(disk, backup)  # until now another one might have been made, over the one above
         stack.callback(disk.close, disk.lock(os.path.join(directory, LOCK)))
         write_file(disk, os.path.join(directory, MARKER), b"mq log, not yet restored\n")
         disk.sync_directory(directory)
