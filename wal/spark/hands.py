@@ -1,12 +1,17 @@
-"""Who does the work of a compaction: Spark's executors, each item a task."""
+"""Who does the work of a compaction: Spark's executors."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.sql import SparkSession
+
+TASKS_EACH = 4
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -46,7 +51,7 @@ class SparkHands:
     def each(self, items: Sequence[T], work: Callable[[T], R]) -> list[R]:
         if not items:
             return []
-        return self._context.parallelize(items, len(items)).map(work).collect()
+        return self._spread(items).map(partial(_calmly, work)).collect()
 
     def combine(
         self,
@@ -55,6 +60,17 @@ class SparkHands:
         buckets: int,
         gather: Callable[[tuple[int, Iterable[bytes]]], R],
     ) -> list[R]:
-        met: Any = self._context.parallelize(items, len(items)).flatMap(work)
+        met: Any = self._spread(items).flatMap(partial(_calmly, work))
         found: list[R] = met.groupByKey(buckets).map(gather).collect()
         return found
+
+    def _spread(self, items: Sequence[Any]) -> RDD[Any]:
+        """A few tasks for each hand: more would only cost, each about as much as reading a hundred megabytes."""
+        return self._context.parallelize(items, min(len(items), TASKS_EACH * self.count))
+
+
+def _calmly(work: Callable[[T], R], item: T) -> R:
+    """Spark collects garbage after each task, and everything that is imported is looked at each time."""
+    if not gc.get_freeze_count():
+        gc.freeze()
+    return work(item)
