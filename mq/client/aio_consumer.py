@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Any
 
 from mq.client.aio_connection import AsyncConnection
 from mq.client.aio_keeper import AsyncKeeper
@@ -16,10 +16,10 @@ from mq.client.consumer import PREFETCH, Membership
 from mq.client.message import Delivery, Part
 from mq.client.position import Start, start_of
 from mq.client.pulling import LONGEST_WAIT_SECONDS, PULL, Pulled
+from mq.client.waiting import Waiting
 from mq.errors import MqError, Unavailable
 from mq.pb import mq_pb2 as pb
 
-T = TypeVar("T")
 Messages = AsyncMessage | Sequence[AsyncMessage] | AsyncBatch
 
 
@@ -48,66 +48,49 @@ class AsyncConsumer:
         self._own = own
         self._as = membership
         self._keeper = AsyncKeeper(shared, self.channel, self.group, self.member, extend_seconds)
-        self._arrived: asyncio.Queue[Pulled | MqError | None] = asyncio.Queue(PREFETCH)
-        self._waiting: deque[Delivery] = deque()
+        self._arrived: deque[Pulled | MqError] = deque()  # from the fetcher
+        self._room = asyncio.Semaphore(PREFETCH)  # for answers that wait there
+        self._waiting = Waiting()
+        self._news = asyncio.Event()  # something came, or was said: whoever waits looks again
         self._fetcher: asyncio.Task[None] | None = None
+        self._pulls: list[asyncio.Task[MqError | None]] = []  # of `fetch`, under way
         self._assigned: frozenset[int] = frozenset()
-        self._resumed = asyncio.Event()
-        self._resumed.set()
-        self._stopping = asyncio.Event()
-        self._is_closed = False
+        self._is_paused = self._is_stopping = self._is_closed = False
 
     # ------------------------------------------------------------ taking messages
 
     async def __aiter__(self) -> AsyncIterator[AsyncMessage]:
         """Messages as they come, until `stop` or `close`."""
         self._check_usable()
-        while (delivery := await self._take()) is not None:
-            for index in range(delivery.count):
-                if self._stopping.is_set() or delivery.is_lost:
+        while (delivery := await self._next()) is not None:
+            while (index := delivery.given) < delivery.count:
+                if self._is_paused or self._is_stopping or delivery.is_lost:
                     break
+                delivery.given = index + 1
                 yield AsyncMessage(delivery, index)
 
     async def batches(self) -> AsyncIterator[AsyncBatch]:
         """The same in batches of up to `batch_size`, with one ack each."""
         self._check_usable()
-        while (delivery := await self._take()) is not None:
-            parts, room = [delivery.whole()], self._as.batch_size - delivery.count
-            while self._waiting and self._waiting[0].count <= room:
-                following = self._waiting.popleft()
-                if not following.is_lost:
-                    room -= following.count
-                    parts.append(following.whole())
-            yield AsyncBatch(parts)
+        while await self._next() is not None:
+            yield AsyncBatch(self._waiting.take(self._as.batch_size))
 
     async def fetch(self, max_messages: int | None = None, timeout: float = 0.0) -> AsyncBatch:
-        """Up to so many messages: what is there, or what comes first within the timeout. Perhaps none.
-
-        After an iteration what was pulled ahead comes first, in the batches that it came in.
-        """
+        """Up to so many messages: what is there, or what comes first within the timeout. Perhaps none."""
         self._check_usable()
-        if not self._resumed.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._unless_stopped(self._resumed.wait())
-            if not self._resumed.is_set():
-                return AsyncBatch([])
-        if self._waiting or self._fetcher is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    delivery = await self._take()
-                    if delivery is not None:
-                        return AsyncBatch([delivery.whole()])
-            return AsyncBatch([])
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout
-        while True:
-            wait = min(LONGEST_WAIT_SECONDS, max(0.0, end - loop.time()))
-            self._enter(await self._pull(max_messages or self._as.batch_size, wait, timeout + self._own.timeout))
-            parts = [delivery.whole() for delivery in self._waiting]
-            self._waiting.clear()
-            if parts or loop.time() >= end or self._stopping.is_set():
-                return AsyncBatch(parts)
+        count = max_messages or self._as.batch_size
+        now = asyncio.get_running_loop().time
+        end = now() + timeout
+        parts = self._at_hand(count)
+        while not parts and not self._is_stopping:
+            if self._is_paused or self._fetcher is not None:
+                await self._wait(max(0.0, end - now()))
+            else:
+                await self._pull_by_hand(count, end)
+            parts = self._at_hand(count)
+            if now() >= end:
+                break
+        return AsyncBatch(parts)
 
     async def ack(self, messages: Messages) -> None:
         """These are done. Sent with the next few; `flush` sends them now."""
@@ -129,20 +112,21 @@ class AsyncConsumer:
 
     def pause(self) -> None:
         """Hand out nothing more until `resume`; what was handed out stays leased."""
-        self._resumed.clear()
+        self._is_paused = True
 
     def resume(self) -> None:
         """Go on after a `pause`."""
-        self._resumed.set()
+        self._is_paused = False
+        self._news.set()
 
     def stop(self) -> None:
         """End the iteration after the message that is worked on."""
-        self._stopping.set()
+        self._is_stopping = True
+        self._news.set()
 
     async def seek(self, start: Start, *, partition: int | None = None) -> None:
         """Move the whole group; what this consumer holds is given back."""
         await self._stop_fetching()
-        self._waiting.clear()
         await self._keeper.flush()
         await self._leave()
         request = pb.SeekRequest(channel=self.channel, group=self.group, start=start_of(start), force=True)
@@ -189,37 +173,45 @@ class AsyncConsumer:
 
     # ------------------------------------------------------------ inside
 
-    async def _take(self) -> Delivery | None:
-        """The next delivery; None: stopped or closed."""
-        if self._stopping.is_set():
-            return None
-        if self._fetcher is None:
-            self._fetcher = asyncio.create_task(self._fetch_all(self._arrived))
-        while not self._stopping.is_set():
-            if not await self._unless_stopped(self._resumed.wait()):
-                return None
-            while self._waiting:
-                delivery = self._waiting.popleft()
-                if not delivery.is_lost:
+    async def _next(self) -> Delivery | None:
+        """The delivery to hand out of; None: stopped or closed."""
+        if self._fetcher is None and not self._is_stopping:
+            self._fetcher = asyncio.create_task(self._fetch_all(self._room))
+        while not self._is_stopping:
+            if not self._is_paused:
+                self._receive(1)
+                if (delivery := self._waiting.first()) is not None:
                     return delivery
-            arrived = await self._unless_stopped(self._arrived.get())
-            if isinstance(arrived, MqError):
-                self._fetcher = None
-                raise arrived
-            if isinstance(arrived, Pulled):
-                self._enter(arrived)
+            await self._wait(None)
         return None
 
-    async def _unless_stopped(self, coroutine: Awaitable[T]) -> T | None:
-        """What a wait gives; None where `stop` came first."""
-        waiting = asyncio.ensure_future(coroutine)
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
-            return waiting.result() if waiting.done() else None
-        finally:
-            stopping.cancel()
-            waiting.cancel()
+    def _at_hand(self, count: int) -> list[Part]:
+        """Up to so many messages, without a wait."""
+        if self._is_paused or self._is_stopping:
+            return []
+        self._receive(count)
+        return self._waiting.take(count)
+
+    def _receive(self, count: int) -> None:
+        """Take in what the fetcher brought, until so many messages wait. Raises what ended it, when none do."""
+        while self._arrived and len(self._waiting) < count:
+            arrived = self._arrived[0]
+            if isinstance(arrived, MqError):
+                if not len(self._waiting):
+                    self._arrived.popleft()
+                    self._fetcher = None
+                    raise arrived
+                return
+            self._arrived.popleft()
+            self._room.release()
+            self._enter(arrived)
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Until there is news. Nothing is taken here, so a wait that is cancelled loses nothing."""
+        self._news.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
 
     def _enter(self, pulled: Pulled) -> None:
         if pulled.assigned != self._assigned:
@@ -228,19 +220,50 @@ class AsyncConsumer:
                 self._as.on_revoked(before - pulled.assigned)
             if self._as.on_assigned and pulled.assigned - before:
                 self._as.on_assigned(pulled.assigned - before)
-        self._waiting.extend(pulled.deliveries)
+        self._waiting.add(pulled.deliveries)
 
-    async def _fetch_all(self, arrived: asyncio.Queue[Pulled | MqError | None]) -> None:
+    async def _fetch_all(self, room: asyncio.Semaphore) -> None:
         while True:
+            await room.acquire()
             try:
                 pulled = await self._pull(self._as.batch_size, LONGEST_WAIT_SECONDS, float("inf"))
             except MqError as error:
-                await arrived.put(error)
+                room.release()
+                self._arrived.append(error)
+                self._news.set()
                 return
             if pulled.deliveries or pulled.assigned != self._assigned:
-                await arrived.put(pulled)
+                self._arrived.append(pulled)
+                self._news.set()
+            else:
+                room.release()
             if self._as.interval:
                 await asyncio.sleep(self._as.interval)
+
+    async def _pull_by_hand(self, count: int, end: float) -> None:
+        """Pull for `fetch`. Where that is cancelled the pull goes on, and what it brings waits for the next fetch. That
+        one waits for it as well, and asks itself only when its time is over: for what is there now."""
+        now = asyncio.get_running_loop().time
+        if self._pulls:
+            left = max(0.0, end - now())
+            await asyncio.wait(self._pulls, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if len(self._waiting) or now() < end:
+                return
+        left = max(0.0, end - now())
+        pull = asyncio.create_task(self._pull_in(count, min(LONGEST_WAIT_SECONDS, left), left + self._own.timeout))
+        self._pulls.append(pull)
+        pull.add_done_callback(self._pulls.remove)
+        await asyncio.wait([pull])
+        if not pull.cancelled() and (error := pull.result()) is not None:
+            raise error
+
+    async def _pull_in(self, count: int, wait: float, timeout: float) -> MqError | None:
+        try:
+            self._enter(await self._pull(count, wait, timeout))
+        except MqError as error:
+            return error  # to whoever waits; the next fetch meets it by itself
+        self._news.set()
+        return None
 
     async def _pull(self, count: int, wait: float, timeout: float) -> Pulled:
         data = await self._own.call(PULL, self._as.pull.request(count, wait), wait=wait, timeout=timeout)
@@ -249,11 +272,15 @@ class AsyncConsumer:
         return pulled
 
     async def _stop_fetching(self) -> None:
+        """End the pulls that wait; what was pulled and not handed out is forgotten here."""
         fetcher, self._fetcher = self._fetcher, None
-        if fetcher is not None:
-            fetcher.cancel()
-            await asyncio.gather(fetcher, return_exceptions=True)
-        self._arrived = asyncio.Queue(PREFETCH)
+        ended: list[asyncio.Task[Any]] = [*self._pulls, *([fetcher] if fetcher else [])]
+        for task in ended:
+            task.cancel()
+        await asyncio.gather(*ended, return_exceptions=True)
+        self._arrived.clear()
+        self._room = asyncio.Semaphore(PREFETCH)
+        self._waiting.clear()
 
     async def _leave(self) -> None:
         request = pb.LeaveRequest(channel=self.channel, group=self.group, member=self.member)

@@ -11,7 +11,6 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -25,6 +24,7 @@ from mq.client.message import Delivery, Message, Part
 from mq.client.position import Start, start_of
 from mq.client.pulling import LONGEST_WAIT_SECONDS, PULL, MemberPull, Pulled
 from mq.client.value import Codec
+from mq.client.waiting import Waiting
 from mq.errors import MqError, Unavailable
 from mq.pb import mq_pb2 as pb
 
@@ -67,7 +67,7 @@ class Consumer:
         self._keeper = Keeper(shared, self.channel, self.group, self.member, extend_seconds)
         self._arrived: SimpleQueue[Pulled | MqError | None] = SimpleQueue()
         self._wakeups: SimpleQueue[None] = SimpleQueue()
-        self._waiting: deque[Delivery] = deque()  # taken from an answer, not handed out yet
+        self._waiting = Waiting()
         self._room = threading.Semaphore(0)  # for answers that wait; of the present fetcher
         self._fetcher: threading.Thread | None = None
         self._assigned: frozenset[int] = frozenset()
@@ -80,10 +80,11 @@ class Consumer:
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, until `stop` or `close`."""
         self._check_usable()
-        while (delivery := self._take(None)) is not None:
-            for index in range(delivery.count):
-                if self._is_stopping or delivery.is_lost:
+        while (delivery := self._next()) is not None:
+            while (index := delivery.given) < delivery.count:
+                if self._is_paused or self._is_stopping or delivery.is_lost:
                     break
+                delivery.given = index + 1
                 yield Message(delivery, index)
 
     def batches(self) -> Iterator[Batch]:
@@ -97,19 +98,12 @@ class Consumer:
         [b'one', b'two', b'three']
         """
         self._check_usable()
-        while (delivery := self._take(None)) is not None:
-            parts, room = [delivery.whole()], self._as.batch_size - delivery.count
-            while self._waiting and self._waiting[0].count <= room:
-                following = self._waiting.popleft()
-                if not following.is_lost:
-                    room -= following.count
-                    parts.append(following.whole())
-            yield Batch(parts)
+        while self._next() is not None:
+            if parts := self._waiting.take(self._as.batch_size):
+                yield Batch(parts)
 
     def fetch(self, max_messages: int | None = None, timeout: float = 0.0) -> Batch:
         """Up to so many messages: what is there, or what comes first within the timeout. Perhaps none.
-
-        After an iteration what was pulled ahead comes first, in the batches that it came in.
 
         >>> with client.consumer("orders", "billing") as consumer:
         ...     batch = consumer.fetch(2, timeout=5)
@@ -120,19 +114,17 @@ class Consumer:
         self._check_usable()
         count = max_messages or self._as.batch_size
         end = time.monotonic() + timeout
-        if not self._is_resumed(timeout):
-            return Batch([])
-        while True:
+        while self._is_resumed(left := max(0.0, end - time.monotonic())):
             if self._fetcher is not None:
-                parts = self._fetched(count, end)
-            else:
-                wait = min(LONGEST_WAIT_SECONDS, max(0.0, end - time.monotonic()))
-                pulled = self._pull(count, wait, timeout + self._own.timeout)
-                self._enter(pulled)
-                parts = [delivery.whole() for delivery in self._waiting]
-                self._waiting.clear()
+                waiting = len(self._waiting)
+                while waiting < count and self._receive(0.0 if waiting else max(0.0, end - time.monotonic())):
+                    waiting = len(self._waiting)
+            elif not len(self._waiting):
+                self._enter(self._pull(count, min(LONGEST_WAIT_SECONDS, left), timeout + self._own.timeout))
+            parts = [] if self._is_paused else self._waiting.take(count)
             if parts or time.monotonic() >= end or self._is_stopping:
                 return Batch(parts)
+        return Batch([])
 
     def ack(self, messages: Message | Sequence[Message] | Batch) -> None:
         """These are done. Sent with the next few; `flush` sends them now.
@@ -266,31 +258,31 @@ class Consumer:
 
     # ------------------------------------------------------------ from the fetcher
 
-    def _take(self, timeout: float | None) -> Delivery | None:
-        """The next delivery; None: stopped or closed, or nothing came in time."""
+    def _next(self) -> Delivery | None:
+        """The delivery to hand out of; None: stopped or closed."""
         if self._is_stopping and self._pid == os.getpid():
             return None
         self._check_usable()
         self._start_fetching()
-        while not self._is_stopping:
-            if not self._is_resumed(None):
-                continue
-            while self._waiting:
-                delivery = self._waiting.popleft()
-                if not delivery.is_lost:
-                    return delivery
-            try:
-                arrived = self._arrived.get(timeout=timeout)
-            except Empty:
-                return None
-            if isinstance(arrived, MqError):
-                if not self._is_stopping:
-                    self._fetcher = None
-                    raise arrived
-            elif arrived is not None:
-                self._room.release()
-                self._enter(arrived)
+        while self._is_resumed(None):
+            if (delivery := self._waiting.first()) is not None:
+                return delivery
+            self._receive(None)
         return None
+
+    def _receive(self, timeout: float | None) -> bool:
+        """Take in the fetcher's next answer; false: none came in time, or a stop did."""
+        try:
+            arrived = self._arrived.get(timeout=timeout)
+        except Empty:
+            return False
+        if isinstance(arrived, MqError) and not self._is_stopping:
+            self._fetcher = None
+            raise arrived
+        if isinstance(arrived, Pulled):
+            self._room.release()
+            self._enter(arrived)
+        return not self._is_stopping
 
     def _is_resumed(self, timeout: float | None) -> bool:
         """Wait through a pause: false where that takes too long, or the consumer stops. A queue, and not an event,
@@ -309,20 +301,7 @@ class Consumer:
                 self._as.on_revoked(before - pulled.assigned)
             if self._as.on_assigned and pulled.assigned - before:
                 self._as.on_assigned(pulled.assigned - before)
-        self._waiting.extend(pulled.deliveries)
-
-    def _fetched(self, count: int, end: float) -> list[Part]:
-        parts: list[Part] = []
-        while count > 0:
-            delivery = self._take(0.0 if parts else max(0.0, end - time.monotonic()))
-            if delivery is None:
-                break
-            if parts and delivery.count > count:
-                self._waiting.appendleft(delivery)
-                break
-            parts.append(delivery.whole())
-            count -= delivery.count
-        return parts
+        self._waiting.add(pulled.deliveries)
 
     # ------------------------------------------------------------ the fetcher
 
@@ -374,7 +353,7 @@ class Consumer:
     def _check_waiting(self) -> None:
         """After a break: what waits here may be somebody else's by now, and is dropped then."""
         with contextlib.suppress(MqError, RuntimeError):
-            self._keeper.check(list(self._waiting))
+            self._keeper.check(self._waiting.deliveries())
 
     def _leave(self, timeout: float | None = None) -> None:
         request = pb.LeaveRequest(channel=self.channel, group=self.group, member=self.member)

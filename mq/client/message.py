@@ -74,6 +74,7 @@ class Delivery:
         "count",
         "delivery_count",
         "deltas",
+        "given",
         "group",
         "is_lost",
         "ledger",
@@ -100,6 +101,7 @@ class Delivery:
         self.start_id = ""  # of the start of the broker that delivered it, where the transport tells
         self.settled: bytearray | None = None  # made with the first message that is settled alone
         self.unsettled = pulled.count
+        self.given = 0  # messages of it that a consumer has handed out
         self.is_lost = False
         self._data = pulled.batch
         self._contents: list[bytes] | None = None
