@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,10 +34,11 @@ from wal.chain import open_entry, walk_entry
 from wal.disk import DirectDisk
 from wal.errors import InstallRefused, LogClosed
 from wal.frame import Frame
+from wal.install import examine
 from wal.manifest import read_manifest
 from wal.proposal import STAGING, Offer, Output, path_in_staging, staged_name, write_offer
-from wal.record import PUBLISHED, Published, Unknown
-from wal.segment import SealedWriter, SegmentHeader
+from wal.record import PUBLISHED, SEAL, Published, Unknown
+from wal.segment import SealedWriter, SegmentFile, SegmentHeader
 from wal.verify import verify
 
 __all__ = ["all_stopped"]
@@ -161,6 +163,40 @@ def test_an_install_that_is_not_confirmed_leaves_no_file_behind() -> None:
         asyncio.run(install(log, refuse))
     assert log.manifest == before
     assert not [name for name in disk.list(DIRECTORY) if "-1." in name]
+
+
+def test_every_frame_that_an_install_reads_is_a_place_to_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The staged ones too, and those that come before: any of them may be most of the log."""
+    disk = ModelDisk()
+    log = opened(disk)
+    fill(log)
+    offer = offer_slow_only(log)
+    frames = breaths = 0
+    walk = SegmentFile.walk
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        nonlocal frames
+        for item in walk(*args, **kwargs):
+            frames += isinstance(item, Frame) and item.type != SEAL
+            yield item
+
+    class Thorough(Yes):
+        def conclude(self, earlier: Iterable[Message | Unknown]) -> None:
+            assert list(earlier)
+
+    def breathe(last: int = 1 << 30) -> None:
+        nonlocal breaths
+        breaths += 1
+        if breaths == last:
+            raise LogClosed("the log is closing")
+
+    monkeypatch.setattr(SegmentFile, "walk", counting)
+    examine(disk, DIRECTORY, log.manifest, offer, Thorough(), breathe)
+    assert breaths >= frames > 50
+    for last in range(1, breaths + 1):
+        breaths = 0
+        with pytest.raises(LogClosed):
+            examine(disk, DIRECTORY, log.manifest, offer, Thorough(), partial(breathe, last))
 
 
 def test_a_log_that_closes_does_not_wait_for_an_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from wal.chain import open_entry, path_of, walk_entry
 from wal.disk import Disk
-from wal.errors import CorruptSegment, InstallRefused, WalError
+from wal.errors import CorruptSegment, InstallRefused, LogClosed, WalError
 from wal.frame import Frame
 from wal.index import INDEXED
 from wal.manifest import Manifest, SegmentEntry
@@ -80,14 +80,14 @@ def check(
 ) -> list[SegmentEntry]:
     """Read everything on both sides; returns the outputs as the manifest will name them. Raises InstallRefused.
 
-    `breathe` is called after each frame: the owner's thread must not wait for this one.
+    `breathe` is called after each frame that is read: the owner's thread must not wait for this one. What it raises
+    ends the check.
     """
     inputs = _inputs(manifest, proposal.inputs)
-    outputs = _outputs(disk, directory, manifest, proposal.outputs, inputs)
-    after = _frames(_output_files(disk, directory, proposal.outputs, outputs), outputs)
+    outputs = _outputs(disk, directory, manifest, proposal.outputs, inputs, breathe)
+    after = _frames(_output_files(disk, directory, proposal.outputs, outputs), outputs, breathe)
     kept = next(after, None)
-    for before in _frames(_input_files(disk, directory, manifest, inputs), inputs):
-        breathe()
+    for before in _frames(_input_files(disk, directory, manifest, inputs), inputs, breathe):
         if kept is not None and kept.sequence < before.sequence:
             break
         if kept is None or kept.sequence > before.sequence:
@@ -124,7 +124,7 @@ def examine(
         for record in _publishing(disk, directory, manifest, [entry], breathe):
             judge.sees(record)
     before = manifest.segments[: at - len(inputs)]
-    staged = _frames(_output_files(disk, directory, offer.proposal.outputs, outputs), outputs)
+    staged = _frames(_output_files(disk, directory, offer.proposal.outputs, outputs), outputs, breathe)
     judge.conclude(
         itertools.chain(
             _publishing(disk, directory, manifest, before, breathe),
@@ -138,8 +138,7 @@ def _publishing(
     disk: Disk, directory: str, manifest: Manifest, entries: Sequence[SegmentEntry], breathe: Callable[[], None]
 ) -> Iterator[Message | Unknown]:
     """The records of segments that give offsets to messages."""
-    for frame in _frames(_input_files(disk, directory, manifest, entries), entries):
-        breathe()
+    for frame in _frames(_input_files(disk, directory, manifest, entries), entries, breathe):
         if frame.type in INDEXED:
             yield _decoded(frame)
 
@@ -181,7 +180,12 @@ def _inputs(manifest: Manifest, names: Sequence[str]) -> list[SegmentEntry]:
 
 
 def _outputs(
-    disk: Disk, directory: str, manifest: Manifest, names: Sequence[str], inputs: Sequence[SegmentEntry]
+    disk: Disk,
+    directory: str,
+    manifest: Manifest,
+    names: Sequence[str],
+    inputs: Sequence[SegmentEntry],
+    breathe: Callable[[], None],
 ) -> list[SegmentEntry]:
     entries: list[SegmentEntry] = []
     known = {entry.name("") for entry in manifest.segments}
@@ -189,7 +193,9 @@ def _outputs(
     for name in names:
         path = os.path.join(directory, STAGING, name)
         try:
-            header, size, seal_crc = _read_ends(disk, path)
+            header, size, seal_crc = _read_ends(disk, path, breathe)
+        except LogClosed:
+            raise
         except (OSError, WalError) as error:
             reason = getattr(error, "reason", "") or getattr(error, "strerror", "") or error
             raise InstallRefused(f"{name} can't be read: {reason}") from error
@@ -213,7 +219,7 @@ def _with_ranges(entries: list[SegmentEntry], inputs: Sequence[SegmentEntry]) ->
     return [replace(entry, last_sequence=last) for entry, last in zip(entries, lasts, strict=True)]
 
 
-def _read_ends(disk: Disk, path: str) -> tuple[SegmentHeader, int, int]:
+def _read_ends(disk: Disk, path: str, breathe: Callable[[], None]) -> tuple[SegmentHeader, int, int]:
     """A staged file's header, its size, and the CRC of its seal."""
     fd = disk.open_read_only(path)
     try:
@@ -222,6 +228,7 @@ def _read_ends(disk: Disk, path: str) -> tuple[SegmentHeader, int, int]:
         disk.close(fd)
     with SegmentFile(disk, path, header.salt) as segment:
         for item in segment.walk(header.first_sequence, is_dense=False):
+            breathe()
             if isinstance(item, Gap):
                 raise CorruptSegment(path, item.position, item.reason)
             if item.type == SEAL:
@@ -244,10 +251,13 @@ def _output_files(
         yield SegmentFile(disk, os.path.join(directory, STAGING, name), entry.salt_bytes)
 
 
-def _frames(files: Iterator[SegmentFile], entries: Sequence[SegmentEntry]) -> Iterator[Frame]:
+def _frames(
+    files: Iterator[SegmentFile], entries: Sequence[SegmentEntry], breathe: Callable[[], None]
+) -> Iterator[Frame]:
     for segment, entry in zip(files, entries, strict=True):
         with segment:
             for item in walk_entry(segment, entry):
+                breathe()
                 name = os.path.basename(segment.path)
                 if isinstance(item, Gap):
                     raise InstallRefused(f"{name}, byte {item.position}: {item.reason}")
