@@ -10,10 +10,10 @@ from walsample import DIRECTORY, content_of, open_log, published
 
 from wal import FileLog, Options
 from wal.errors import InstallRefused, LogFailed
-from wal.frame import Frame
+from wal.frame import Frame, crc32c
 from wal.install import STAGING, Proposal
 from wal.record import Acked, Published, Unknown, encode
-from wal.segment import SealedWriter, SegmentFile, SegmentHeader
+from wal.segment import SEGMENT_HEADER_BYTES, SealedWriter, SegmentFile, SegmentHeader
 from wal.verify import verify
 
 FIRST = "00000000000000000001-0.wal"
@@ -161,6 +161,17 @@ def test_what_the_inputs_do_not_hold_is_refused(rig):
 )
 def test_a_file_that_does_not_fit_is_refused(rig, how, match):
     rig.refused(rig.stage(rig.frames(FIRST)[how.get("first", 1) - 1 :], **how), approve=approve_all, match=match)
+
+
+def test_a_file_of_a_later_format_is_refused_without_telling_where_it_is(rig):
+    name = rig.stage(rig.frames(FIRST))
+    data = rig.disk.files[f"{DIRECTORY}/{STAGING}/{name}"]
+    data[8] += 1  # the version, and then the checksum of the header
+    end = SEGMENT_HEADER_BYTES - 4
+    data[end:SEGMENT_HEADER_BYTES] = crc32c(bytes(data[:end])).to_bytes(4, "little")
+    with pytest.raises(InstallRefused, match="^new can't be read: it has format 2") as refused:
+        rig.install(name, approve=approve_all)
+    assert DIRECTORY not in str(refused.value)
 
 
 def test_every_damaged_byte_of_an_output_is_refused_or_harmless():

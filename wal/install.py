@@ -197,7 +197,7 @@ def _outputs(
         except LogClosed:
             raise
         except (OSError, WalError) as error:
-            reason = getattr(error, "reason", "") or getattr(error, "strerror", "") or error
+            reason = getattr(error, "reason", "") or getattr(error, "strerror", "") or str(error).replace(path, "it")
             raise InstallRefused(f"{name} can't be read: {reason}") from error
         if header.log_uuid != manifest.log_uuid:
             raise InstallRefused(f"{name} belongs to another log")
