@@ -169,7 +169,7 @@ def test_a_file_of_a_later_format_is_refused_without_telling_where_it_is(rig):
     data[8] += 1  # the version, and then the checksum of the header
     end = SEGMENT_HEADER_BYTES - 4
     data[end:SEGMENT_HEADER_BYTES] = crc32c(bytes(data[:end])).to_bytes(4, "little")
-    with pytest.raises(InstallRefused, match="^new can't be read: it has format 2") as refused:
+    with pytest.raises(InstallRefused, match=r"^new can't be read: it has format 2") as refused:
         rig.install(name, approve=approve_all)
     assert DIRECTORY not in str(refused.value)
 
