@@ -118,6 +118,10 @@ class Batch:
         deltas = [delta - self.deltas[first] for delta in self.deltas[first:last]] if self.deltas else ()
         return Cut(base, end, last - first, deltas, piece)
 
+    def holds_any(self, start: int, stop: int) -> bool:
+        """Whether a message lies in a stretch: there are holes where others were dropped."""
+        return self._index(start) < self._index(stop)
+
     def _index(self, offset: int) -> int:
         """Of the first message at or after an offset."""
         if self.deltas:

@@ -62,6 +62,7 @@ class Partition:
         self.buffer = Buffer(next_offset)
         self.fetched: list[Fetched] = []  # several, because readers are at several places
         self.unreadable = RangeSet()  # found damaged by reading, since the start of the process
+        self.is_in_doubt = False  # damage was found in the log: what is not there may be lost to it
 
     @property
     def first(self) -> int:

@@ -19,7 +19,7 @@ from mq.group import Group, Member
 from mq.lease import Lease, make_receipt
 from mq.reply import PulledBatch, PullReply
 from mq.state import State
-from wal.pb.wal_pb2 import Expired
+from wal.pb.wal_pb2 import Acked, Expired
 from wal.record import Record
 
 BATCH_OVERHEAD_BYTES = 96  # of the fields around a batch in an answer
@@ -51,6 +51,14 @@ class Answer:
             last.ranges[-1].end = end
         else:
             last.ranges.add(start=start, end=end)
+
+    def pass_over(self, group: Group, partition: Partition, start: int, end: int, now: int) -> None:
+        """Put on record that a group is done with a stretch in which nothing is left: else it would stay before it."""
+        done = Acked(
+            channel_id=partition.channel_id, group_id=group.group_id, partition=partition.number, timestamp_us=now
+        )
+        done.ranges.add(start=start, end=end)
+        self.records.append(done)
 
     @property
     def is_full(self) -> bool:
@@ -249,8 +257,10 @@ class _Leasing:
 
     def _skip(self, batch: Batch | None, start: int, stop: int) -> int:
         """Pass over a stretch in which nothing is kept, or that has expired; returns its end, or 0."""
-        if batch is None or batch.base >= stop:
-            # Nothing is there to be leased, but nothing says that it is done: no record, only this process goes on.
+        if batch is None or not batch.holds_any(start, stop):
+            # What compaction dropped is done. What damage may hide is not: only this process goes on.
+            if not (self.state.damaged or self.partition.is_in_doubt or self.partition.unreadable):
+                self.answer.pass_over(self.group, self.partition, start, stop, self.now)
             return stop
         if not batch.has_expired(self.now):
             return 0

@@ -31,12 +31,14 @@ class Readback:
     async def read(self, missing: Missing, max_bytes: int = 0) -> None:
         """Make the batch at an offset available, or note that it is lost. Raises Unavailable."""
         partition, offset = missing.partition, missing.offset
+        floor = partition.buffer.floor
         try:
             found = await self._read(partition, offset, max_bytes or self._state.limits.read_bytes)
         except CorruptSegment as error:
             partition.unreadable.add(*await self._lost(partition, offset, error))
             return
-        self._state.fetched(partition, offset, found)
+        partition.is_in_doubt = self._log.has_gaps
+        self._state.fetched(partition, offset, found, floor)
 
     async def _read(self, partition: Partition, offset: int, max_bytes: int) -> list[Published]:
         try:

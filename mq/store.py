@@ -118,10 +118,13 @@ class Store:
         if self.budget.used > self.budget.limit:
             self.budget.evict(self.synced)
 
-    def fetched(self, partition: Partition, offset: int, published: Sequence[pb.Published]) -> None:
-        """Hand in what the log gave when asked for an offset; kept for a while, oldest goes first."""
+    def fetched(self, partition: Partition, offset: int, published: Sequence[pb.Published], floor: int) -> None:
+        """Hand in what the log gave when asked for an offset; kept for a while, oldest goes first.
+
+        `floor`: what lies before it had left memory when the log was asked, so nothing of that was overlooked.
+        """
         batches = [Batch(item, [item.batch], 0) for item in published]
-        end = batches[-1].end if batches else partition.buffer.floor
+        end = batches[-1].end if batches else floor
         run = Fetched(offset, max(end, offset + 1), batches)
         partition.fetched.append(run)
         self._fetched[run] = partition

@@ -166,6 +166,48 @@ def test_a_group_in_the_middle_of_a_batch_goes_on_with_the_next_that_is_left(bro
     assert drain(broker, "prices", "g") == sorted(kept) + [offset for offset in before if offset >= 203]
 
 
+@pytest.mark.parametrize("mode", [GroupSettings.SHARED, GroupSettings.ORDERED])
+def test_a_group_is_done_with_a_channel_that_ends_in_a_hole(broker: FileBroker, mode: GroupSettings.Mode) -> None:
+    fill(broker)
+    broker.put("prices", *[(f"k{each}", "") for each in range(KEYS)])
+    broker.settle_history()
+    broker.clock.pass_ms(120_000)
+    left = {content for content, _ in everything(broker, "prices").values() if "without" in content}
+    install_all(broker)
+    broker = broker.again()
+    assert {content for content, _ in everything(broker, "prices").values()} == left
+    broker.ask(CreateGroup("prices", "late", GroupSettings(mode=mode)))
+    assert len(drain(broker, "prices", "late")) == len(left)
+    for _ in range(2):
+        info = broker.ask(DescribeGroup("prices", "late"))
+        assert (info.lag, info.pending) == (0, 0)
+        broker = broker.again()
+    broker.put("prices", ("k1", "new"))
+    assert len(drain(broker, "prices", "late")) == 1
+    assert broker.ask(DescribeGroup("prices", "late")).lag == 0
+
+
+@pytest.mark.parametrize("mode", [GroupSettings.SHARED, GroupSettings.ORDERED])
+def test_what_is_to_come_again_and_is_gone_holds_nothing_up(broker: FileBroker, mode: GroupSettings.Mode) -> None:
+    """What is in memory is given out as it was, though it was dropped from the log meanwhile."""
+    broker.create("prices", LATEST)
+    broker.put("prices", *[(f"k{each}", "first") for each in range(5)])
+    broker.put("prices", *[(f"k{each}", "second") for each in range(1, 4)])
+    broker.settle_history()
+    assert sum(offer.dropped_messages for offer in install_all(broker)) == 3
+    broker.ask(CreateGroup("prices", "g", GroupSettings(mode=mode)))
+    reply = broker.ask(Pull("prices", "g", "m"))
+    assert offsets(reply) == list(range(8))
+    first, second = reply.batches
+    broker.ask(Nack("prices", "g", "m", [Receipt(first.receipt, [(2, 3)])]))
+    broker.ask(Ack("prices", "g", "m", [Receipt(first.receipt, [(0, 2)]), Receipt(second.receipt)]))
+    broker = broker.again()
+    broker.clock.pass_ms(60_000)
+    assert drain(broker, "prices", "g") == [4], "3 was dropped as well"
+    info = broker.ask(DescribeGroup("prices", "g"))
+    assert (info.lag, info.pending) == (0, 0)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_a_shared_group_does_among_holes_it_gets_everything_that_is_left(
     broker: FileBroker, seed: int

@@ -17,6 +17,7 @@ from mq.command import (
     CreateChannel,
     CreateGroup,
     DescribeChannel,
+    DescribeGroup,
     ListSchedules,
     Publish,
     Pull,
@@ -219,6 +220,56 @@ def test_damage_behind_a_hole_ends_the_search_for_what_comes_next(hand: HandBrok
     hand.settle()
     assert isinstance(asked.answer, DataLoss)
     assert (asked.answer.start, asked.answer.end) == (3, 7)
+
+
+def pass_a_hole(hand: HandBroker, log: FlakyLog) -> HandBroker:
+    """A group pulls a channel of which the log kept nothing; returns the next start, behind a crash."""
+    hand.ask(publish("a", "dropped later"))
+    hand.ask(CreateGroup("a", "g"))
+    for ends, sequences in log._offsets.values():
+        ends.clear()
+        sequences.clear()
+    assert hand.ask(Pull("a", "g", "m")).batches == []
+    return hand.crash()
+
+
+def test_a_group_is_done_with_what_was_dropped(hand: HandBroker, log: FlakyLog) -> None:
+    hand = pass_a_hole(hand, log)
+    assert hand.ask(DescribeGroup("a", "g")).lag == 0
+
+
+def test_a_group_is_not_done_with_what_may_be_lost_to_damage(
+    hand: HandBroker, log: FlakyLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may repair the log: the next start looks again."""
+    monkeypatch.setattr(FlakyLog, "has_gaps", True)
+    hand = pass_a_hole(hand, log)
+    assert hand.ask(DescribeGroup("a", "g")).lag == 1
+
+
+def test_what_leaves_memory_while_the_log_finds_nothing_is_not_passed_over(hand: HandBroker, log: FlakyLog) -> None:
+    """The log answers before the message is synced, and is heard after the message has left memory."""
+    hand.ask(publish("a", "dropped later"))
+    hand.ask(CreateGroup("a", "g"))
+    for ends, sequences in log._offsets.values():
+        ends.clear()
+        sequences.clear()
+    asked, read, gate = Asked(), log.read, asyncio.Event()
+
+    async def read_and_wait(*args: int) -> Any:
+        found = await read(*args)
+        await gate.wait()
+        return found
+
+    log.read = read_and_wait  # type: ignore[method-assign]
+    begin(hand, lambda: hand.broker.submit(publish("a", "kept"), Asked()))
+    begin(hand, lambda: hand.broker.submit(Pull("a", "g", "m"), asked))
+    begin(hand, log.release)
+    assert hand.state.channels["a"].partitions[0].buffer.floor == 2, "it has left memory"
+    assert not asked.is_answered
+    begin(hand, gate.set)
+    hand.settle()
+    assert contents(asked.answer) + contents(hand.ask(Pull("a", "g", "m"))) == ["kept"]
 
 
 def begin(hand: HandBroker, call: Callable[[], object]) -> None:

@@ -251,6 +251,10 @@ class FileLog:
         self._check_usable()
         return await asyncio.to_thread(self._reader.read, channel_id, partition, offset, max_bytes, self.synced)
 
+    @property
+    def has_gaps(self) -> bool:
+        return self._reader.has_gaps
+
     async def read_sequence(self, sequence: int) -> Message | Unknown | None:
         self._check_usable()
         return await asyncio.to_thread(self._reader.read_sequence, sequence, self.synced)

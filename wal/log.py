@@ -99,6 +99,11 @@ class Log(Protocol):
         """
         ...
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether a read came upon damage that may hide records: what it did not find may be lost, not dropped."""
+        ...
+
     async def read_sequence(self, sequence: int) -> Message | Unknown | None:
         """The record with that sequence, or None where it was dropped. Raises CorruptSegment."""
         ...

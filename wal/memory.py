@@ -125,6 +125,10 @@ class MemoryLog:
                     found.append(published)
         return found
 
+    @property
+    def has_gaps(self) -> bool:
+        return False
+
     async def read_sequence(self, sequence: int) -> Message | Unknown | None:
         self._check_usable()
         return self._records.get(sequence) if sequence <= self.synced else None

@@ -102,6 +102,12 @@ class Reader:
 
     # ------------------------------------------------------------ by offset
 
+    @property
+    def has_gaps(self) -> bool:
+        """See `wal.log.Log.has_gaps`."""
+        catalog = self._catalog
+        return catalog is None or bool(catalog.gaps)
+
     def read(self, channel_id: int, partition: int, offset: int, max_bytes: int, synced: int) -> list[Published]:
         """See `wal.log.Log.read`."""
         while True:
