@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 import signal
 import threading
@@ -36,7 +37,7 @@ from wal.errors import InstallRefused, LogClosed
 from wal.frame import Frame
 from wal.install import examine
 from wal.manifest import read_manifest
-from wal.proposal import STAGING, Offer, Output, path_in_staging, staged_name, write_offer
+from wal.proposal import STAGING, Offer, Output, path_in_staging, staged_name, write_claim, write_offer
 from wal.record import PUBLISHED, SEAL, Published, Unknown
 from wal.segment import SealedWriter, SegmentFile, SegmentHeader
 from wal.verify import verify
@@ -163,6 +164,38 @@ def test_an_install_that_is_not_confirmed_leaves_no_file_behind() -> None:
         asyncio.run(install(log, refuse))
     assert log.manifest == before
     assert not [name for name in disk.list(DIRECTORY) if "-1." in name]
+
+
+def test_an_install_that_the_writer_refuses_leaves_no_file_behind() -> None:
+    """Something else replaced the inputs since they were checked."""
+    disk = ModelDisk()
+    log = opened(disk)
+    fill(log)
+    offer = offer_slow_only(log)
+    write_offer(disk, DIRECTORY, offer)
+
+    def retire_first() -> None:
+        log.run_between_groups(lambda writer: writer.replace_segments(offer.inputs[:1], []))
+
+    with pytest.raises(InstallRefused, match="any more"):
+        asyncio.run(install(log, retire_first))
+    assert not [name for name in disk.list(DIRECTORY) if "-1." in name]
+    assert len(log.manifest.segments) > 1
+
+
+@pytest.mark.parametrize("fault", [errno.ENOENT, errno.EIO])
+def test_an_install_that_took_place_is_told_whatever_becomes_of_its_proposal(fault: int) -> None:
+    disk = ModelDisk()
+    log = opened(disk)
+    fill(log)
+    offer = offer_slow_only(log)
+    write_claim(disk, DIRECTORY, offer)
+    write_offer(disk, DIRECTORY, offer)
+    disk.schedule("unlink", 1, fault)
+    asyncio.run(install(log))
+    assert not set(offer.inputs) & {entry.name(".wal") for entry in log.manifest.segments}
+    if fault == errno.ENOENT:
+        assert len(disk.list(f"{DIRECTORY}/{STAGING}")) == 1, "who else removes one of the files removes only that"
 
 
 def test_every_frame_that_an_install_reads_is_a_place_to_end_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,4 +208,5 @@ def remove_offer(disk: Disk, directory: str, offer_id: str) -> None:
     folder = os.path.join(directory, STAGING)
     for name in disk.list(folder):
         if name.startswith((offer_id + "-", offer_id + ".")):
-            disk.unlink(os.path.join(folder, name))
+            with suppress(FileNotFoundError):  # a compaction that begins was quicker to clear it away
+                disk.unlink(os.path.join(folder, name))

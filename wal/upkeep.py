@@ -136,6 +136,7 @@ class Upkeep:
 
         refusal = await self._between(act)
         if refusal is not None:
+            await asyncio.to_thread(take_back, self._disk, self._directory, manifest, entries)
             raise refusal
         return [entry.name(manifest.extension) for entry in entries]
 
