@@ -1,7 +1,9 @@
 """Producers: batches, back-pressure, futures, and each message once and in order whatever the network does."""
 
+import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from process import wait_until
@@ -51,6 +53,38 @@ def test_large_values_are_spread_over_requests(client: mq.Client) -> None:
     with client.producer("c") as producer:
         producer.send_many(values)
     assert contents(client) == values
+
+
+@pytest.mark.parametrize(
+    ("options", "singles", "many"),
+    [
+        ({"batch_size": 10_000}, [b"s"] * 6_000, [b"m"] * 6_000),
+        ({"batch_size": 20_000}, [b"s"] * 12_000, [b"m"] * 12_000),
+        ({"batch_bytes": 2 << 20}, [b"s" * 1_000] * 1_500, [b"m" * 800] * 5_000),
+        ({"batch_bytes": 8 << 20}, [b"s" * 1_000] * 4_500, [b"m" * 1_000] * 5_000),
+        ({}, [b"s" * 1_000] * 200 + [b"l" * 4_128_000], [b"m"]),
+    ],
+    ids=["messages", "too many messages", "bytes", "too many bytes", "a large one"],
+)
+def test_no_batch_is_more_than_a_broker_takes(
+    client: mq.Client, mq_broker: str, options: dict[str, Any], singles: list[bytes], many: list[bytes]
+) -> None:
+    with client.producer("c", linger_ms=60_000, **options) as producer:
+        for value in singles:
+            producer.send(value)
+        assert producer.send_many(many) == len(many)
+
+    async def send() -> None:
+        async with (
+            mq.AsyncClient(mq_broker) as tasks,
+            await tasks.producer("c", linger_ms=60_000, **options) as producer,
+        ):
+            for value in singles:
+                await producer.send(value)
+            assert await producer.send_many(many) == len(many)
+
+    asyncio.run(send())
+    assert contents(client) == 2 * (singles + many)
 
 
 def test_a_future_tells_once_and_for_all(client: mq.Client) -> None:

@@ -15,7 +15,7 @@ from mq.client.aio_connection import AsyncConnection
 from mq.client.codec import HeaderValue
 from mq.client.message import Published
 from mq.client.options import PublishOptions
-from mq.client.outbox import OutBatch, Outbox, Sent
+from mq.client.outbox import MOST_BYTES, MOST_MESSAGES, OutBatch, Outbox, Sent
 from mq.client.producer import IN_FLIGHT, MANY
 from mq.client.publisher import PUBLISH_BATCH
 from mq.client.resend import resend
@@ -68,8 +68,8 @@ class AsyncProducer:
         self.channel = channel
         self._connection = connection
         self._linger = linger_ms / 1_000
-        self._many = max(batch_size, MANY)
-        self._batch_bytes = batch_bytes
+        self._many = min(max(batch_size, MANY), MOST_MESSAGES)
+        self._many_bytes = min(2 * batch_bytes, MOST_BYTES)
         self._buffer_bytes = buffer_bytes
         self._options = options
         self._codec = made_by
@@ -112,7 +112,7 @@ class AsyncProducer:
         partition = None if key is None else self._outbox.partition_of(key_of(key))
         source = iter(values)
         while chunk := list(islice(source, self._many)):
-            for count, messages in batches_of(chunk, key, self._codec, 2 * self._batch_bytes):
+            for count, messages in batches_of(chunk, key, self._codec, self._many_bytes):
                 await self._room()
                 batch, _ = self._add(partition, messages, count)
                 self._outbox.close_if(batch, is_due=True)
@@ -176,6 +176,11 @@ class AsyncProducer:
 
     def _add(self, partition: int | None, messages: bytes, count: int) -> tuple[OutBatch, int]:
         batch = self._outbox.open_batch(partition, 0.0)
+        if not self._outbox.is_for(batch, len(messages), count):
+            self._outbox.close_if(batch, is_due=True)
+            self._ready.append(batch)
+            self._pump()
+            batch = self._outbox.open_batch(partition, 0.0)
         if not batch.count:
             batch.due = self._loop.time() + self._linger
             if self._timer is None:

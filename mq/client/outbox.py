@@ -11,6 +11,9 @@ from mq.client.transport import same
 from mq.errors import MqError
 from mq.pb import mq_pb2 as pb
 
+MOST_MESSAGES = 10_000  # of one publish: a broker takes no more
+MOST_BYTES = (4 << 20) - (64 << 10)  # of its messages: what a broker takes unless it is told otherwise, less the head
+
 Callback = Callable[["Sent"], None]
 
 
@@ -133,8 +136,8 @@ class Outbox:
     def __init__(self, channel: str, partitions: int, batch_messages: int, batch_bytes: int) -> None:
         self.partitions = partitions
         self._channel = channel
-        self._batch_messages = batch_messages
-        self._batch_bytes = batch_bytes
+        self._batch_messages = min(batch_messages, MOST_MESSAGES)
+        self._batch_bytes = min(batch_bytes, MOST_BYTES)
         self._open: dict[int | None, OutBatch] = {}
 
     def partition_of(self, key: bytes | None) -> int | None:
@@ -148,6 +151,10 @@ class Outbox:
         if batch is None:
             batch = self._open[partition] = OutBatch(self._channel, partition, due)
         return batch
+
+    def is_for(self, batch: OutBatch, size: int, count: int) -> bool:
+        """Whether so many messages may join a batch: many have one of their own, and a large one may not fit."""
+        return not batch.count or (count == 1 and batch.bytes + size <= MOST_BYTES)
 
     def close_if(self, batch: OutBatch, is_due: bool = False) -> bool:
         """Close a batch that is full, or due anyway; it is the caller's then."""

@@ -21,7 +21,7 @@ from mq.client import codec, unclosed
 from mq.client.codec import HeaderValue
 from mq.client.connection import Connection
 from mq.client.options import PublishOptions
-from mq.client.outbox import OutBatch, Outbox, Sent
+from mq.client.outbox import MOST_BYTES, MOST_MESSAGES, OutBatch, Outbox, Sent
 from mq.client.publisher import PUBLISH_BATCH
 from mq.client.resend import resend
 from mq.client.sequence import Sequence
@@ -60,8 +60,8 @@ class Producer:
         self.channel = channel
         self._connection = connection
         self._linger = linger_ms / 1_000
-        self._many = max(batch_size, MANY)
-        self._batch_bytes = batch_bytes
+        self._many = min(max(batch_size, MANY), MOST_MESSAGES)
+        self._many_bytes = min(2 * batch_bytes, MOST_BYTES)
         self._buffer_bytes = buffer_bytes
         self._options = options
         self._codec = made_by
@@ -112,7 +112,7 @@ class Producer:
         partition = None if key is None else self._outbox.partition_of(key_of(key))
         source, total = iter(values), 0
         while chunk := list(islice(source, self._many)):
-            for count, messages in batches_of(chunk, key, self._codec, 2 * self._batch_bytes):
+            for count, messages in batches_of(chunk, key, self._codec, self._many_bytes):
                 with self._lock:
                     self._add(partition, messages, count)
                     self._close(partition)
@@ -186,6 +186,10 @@ class Producer:
             self._changed.wait()
             self._check_usable()
         batch = self._outbox.open_batch(partition, 0.0)
+        is_ready = not self._outbox.is_for(batch, len(messages), count) and self._outbox.close_if(batch, is_due=True)
+        if is_ready:
+            self._ready.append(batch)
+            batch = self._outbox.open_batch(partition, 0.0)
         if not batch.count:
             batch.due = time.monotonic() + self._linger
             if self._linger:
@@ -193,9 +197,9 @@ class Producer:
         index = batch.add(messages, count)
         self._buffered += len(messages)
         # Without a linger a lone message leaves in the thread that sends it; those after it gather until the answer.
-        is_ready = self._outbox.close_if(batch, not self._linger and not self._in_flight)
-        if is_ready:
+        if self._outbox.close_if(batch, not self._linger and not self._in_flight):
             self._ready.append(batch)
+            is_ready = True
         return batch, index, is_ready
 
     def _close(self, partition: int | None) -> None:
