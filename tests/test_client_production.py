@@ -154,6 +154,14 @@ def test_a_pace_is_kept_and_what_dies_meanwhile_is_for_the_next_time() -> None:
     assert [round(after - before, 6) for before, after in pairwise(moments)] == [0.1, 0.1, 0.0]
 
 
+def test_without_a_pace_the_last_slice_ends_where_the_channel_ended_too() -> None:
+    work = Redriving("c", "", "", 0, 0, rate=0, begin=0.0)
+    work.find_end(pb.ChannelInfo(partitions=[pb.PartitionInfo(next_offset=501)]))
+    assert pb.RedriveRequest.FromString(work.request()).max_messages == 500
+    work.take(pb.RedriveResponse(moved=500, next_offset=500).SerializeToString(), 0.0)
+    assert pb.RedriveRequest.FromString(work.request()).max_messages == 1
+
+
 def test_what_is_not_asked_for_costs_no_time() -> None:
     work = Redriving("c", "", "odd", 0, 0, rate=10, begin=0.0)
     work.find_end(pb.ChannelInfo(partitions=[pb.PartitionInfo(next_offset=1_000)]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from mq.pb import mq_pb2 as pb
 
 SUFFIX = ".dlq"
+SLICE = 500  # messages of one request
 SLICES_A_SECOND = 10  # where there is a rate: small enough slices to keep to it
 
 
@@ -33,9 +34,8 @@ class Redriving:
     def request(self) -> bytes:
         """The next slice to ask for."""
         self._asked.start_offset = self.told.next_offset
-        if self._rate:
-            left = self._end - self.told.next_offset
-            self._asked.max_messages = max(1, min(left, round(self._rate / SLICES_A_SECOND)))
+        most = round(self._rate / SLICES_A_SECOND) if self._rate else SLICE
+        self._asked.max_messages = max(1, min(self._end - self.told.next_offset, most))
         return self._asked.SerializeToString()
 
     def take(self, answer: bytes, now: float) -> float:
