@@ -17,7 +17,19 @@ from loguru import logger
 
 from mq.agenda import Agenda
 from mq.channel import Missing, Partition
-from mq.command import MEMORY, Command, CreateGroup, DeleteChannel, DeleteGroup, Publish, Pull, Redrive, Seek, Transact
+from mq.command import (
+    MEMORY,
+    Command,
+    CreateGroup,
+    DeleteChannel,
+    DeleteGroup,
+    Leave,
+    Publish,
+    Pull,
+    Redrive,
+    Seek,
+    Transact,
+)
 from mq.commitqueue import CommitQueue, Done
 from mq.deciders import decide
 from mq.errors import MqError, ResourceExhausted, Unavailable
@@ -283,6 +295,8 @@ class Broker:
             channel = self.state.channels.get(getattr(touched, "channel", ""))
             group = channel.groups.get(getattr(touched, "group", "")) if channel else None
             if group is not None:
+                if isinstance(touched, Leave):
+                    self._pulls.end_of_member(group, touched.member)
                 self._pulls.wake(group)
         if isinstance(command, (DeleteChannel, DeleteGroup)):
             self._pulls.wake_orphans()

@@ -126,6 +126,12 @@ class Pulls:
             if poll.keys and not self._retry(poll) and not is_picky and poll.pull.partition is None:
                 break
 
+    def end_of_member(self, group: Group, member: str) -> None:
+        """A member has left: what it waits with gets an empty answer, for to try again would bring it back."""
+        for poll in list(self._polls.on(group)):
+            if poll.pull.member == member:
+                self._answer(poll, poll.reply)
+
     def wake_orphans(self) -> None:
         """Pulls that wait on a channel or a group which is gone get their error."""
         for poll in list(self._polls):
@@ -156,8 +162,16 @@ class Pulls:
         except MqError as error:
             self._answer(poll, error)
             return
-        if not self._is_over(poll) and not self._retry(poll):
+        if self._has_left(poll):
+            self._answer(poll, poll.reply)
+        elif not self._is_over(poll) and not self._retry(poll):
             self._park(poll)
+
+    def _has_left(self, poll: LongPoll) -> bool:
+        """Whether a member that pulled is none any more: it was one before the log was read."""
+        channel = self._state.channels.get(poll.pull.channel)
+        group = channel.groups.get(poll.pull.group) if channel else None
+        return group is not None and poll.pull.member not in group.members
 
     def _is_over(self, poll: LongPoll) -> bool:
         """Whether nobody waits for it any more; a failure while the log was read ends it here."""

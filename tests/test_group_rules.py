@@ -231,6 +231,18 @@ def test_leave_gives_everything_back_at_once(hand: HandBroker) -> None:
     assert offsets(pull(hand, member="n")) == list(range(10))
 
 
+def test_a_member_that_leaves_stays_away_though_it_still_waits_for_messages(ordered: HandBroker) -> None:
+    pull(ordered, 100)
+    waiting = ordered.send(Pull("a", "g", "m", max_wait_ms=60_000))
+    other = ordered.send(Pull("a", "g", "n", max_wait_ms=60_000))
+    ordered.ask(Leave("a", "g", "m"))
+    group = ordered.state.channels["a"].groups["g"]
+    assert waiting.answer.batches == []
+    assert set(group.members) == {"n"}
+    assert {group.ownership.owner_of(number) for number in range(len(group.cursors))} == {"n"}
+    assert len(other.answer.batches) > 0
+
+
 def test_max_pending_counts_what_is_out_and_what_waits(hand: HandBroker) -> None:
     hand.ask(CreateGroup("a", "g", GroupSettings(max_pending=4, max_pending_per_member=3)))
     first = pull(hand)

@@ -18,6 +18,7 @@ from mq.command import (
     CreateGroup,
     DescribeChannel,
     DescribeGroup,
+    Leave,
     ListSchedules,
     Publish,
     Pull,
@@ -270,6 +271,19 @@ def test_what_leaves_memory_while_the_log_finds_nothing_is_not_passed_over(hand:
     begin(hand, gate.set)
     hand.settle()
     assert contents(asked.answer) + contents(hand.ask(Pull("a", "g", "m"))) == ["kept"]
+
+
+def test_a_member_that_leaves_while_its_pull_reads_the_log_stays_away(hand: HandBroker, log: FlakyLog) -> None:
+    fill(hand, 3)
+    hand.ask(CreateGroup("a", "g"))
+    log.gate, asked = asyncio.Event(), Asked()
+    begin(hand, lambda: hand.broker.submit(Pull("a", "g", "m", max_wait_ms=60_000), asked))
+    begin(hand, lambda: hand.broker.submit(Leave("a", "g", "m"), Asked()))
+    begin(hand, log.gate.set)
+    hand.settle()
+    assert asked.answer.batches == []
+    assert not hand.state.channels["a"].groups["g"].members
+    assert contents(hand.ask(Pull("a", "g", "other"))) == ["0"]
 
 
 def begin(hand: HandBroker, call: Callable[[], object]) -> None:
