@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -11,6 +13,7 @@ import pytest
 from logowner import DIRECTORY, SMALL, History, Owner, Violation
 from modeldisk import ModelDisk, PowerCut
 from process import wait_until
+from waiting import DEADLINE_SECONDS
 from walsample import published
 
 import wal.backup
@@ -655,6 +658,62 @@ def test_one_backup_of_a_log_at_a_time(running: FileLog, tmp_path: Path):
     first, second = asyncio.run(two())
     assert isinstance(first, Backup)
     assert isinstance(second, BackupRefused)
+
+
+async def backed_up_at_last(log: FileLog, target: Path) -> Backup:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            with suppress(BackupRefused):
+                return await log.back_up(str(target))
+            await asyncio.sleep(0)
+
+
+def test_a_cancelled_backup_is_being_made_until_its_thread_is_over(running: FileLog, tmp_path: Path):
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def progress(done: int, total: int) -> None:
+        begun.set()
+        assert goes_on.wait(DEADLINE_SECONDS)
+
+    async def cancel_and_begin_another() -> None:
+        first = asyncio.create_task(running.back_up(str(tmp_path / "a"), progress))
+        assert await asyncio.to_thread(begun.wait, DEADLINE_SECONDS)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        with pytest.raises(BackupRefused, match="another backup"):
+            await running.back_up(str(tmp_path / "b"))
+        goes_on.set()
+        await backed_up_at_last(running, tmp_path / "b")
+
+    append(running, 0, 100)
+    asyncio.run(cancel_and_begin_another())
+    for name in "ab":
+        assert verify(str(tmp_path / name)).messages == 100
+
+
+def test_a_backup_that_is_cancelled_before_the_writer_gets_to_it_holds_no_segment(running: FileLog, tmp_path: Path):
+    goes_on, is_past = threading.Event(), threading.Event()
+
+    async def cancel_early() -> None:
+        running.run_between_groups(lambda writer: asserted(goes_on.wait(DEADLINE_SECONDS)))
+        task = asyncio.create_task(running.back_up(str(tmp_path / "backup")))
+        await asyncio.sleep(0)  # it is queued
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        running.run_between_groups(lambda writer: is_past.set())
+        goes_on.set()
+        assert await asyncio.to_thread(is_past.wait, DEADLINE_SECONDS)
+        await asyncio.to_thread(wait_until, lambda: not running._writer.held)
+
+    append(running, 0, 100)
+    asyncio.run(cancel_early())
+
+
+def asserted(fact: bool) -> None:
+    assert fact
 
 
 def test_closing_the_log_ends_its_backup(tmp_path: Path, monkeypatch):

@@ -208,6 +208,10 @@ class Upkeep:
         if self._is_backing_up:
             raise BackupRefused("another backup of this log is being made")
         self._is_backing_up = True
+        # Its thread can't be cancelled. It goes on, and until it is over it is the one that is being made.
+        return await asyncio.shield(asyncio.create_task(self._take_backup(target, progress, closing)))
+
+    async def _take_backup(self, target: str, progress: Progress, closing: threading.Event) -> Backup:
         try:
             moment = await self._between(Writer.hold)
             return await asyncio.to_thread(self._back_up, moment, target, progress, closing)
