@@ -111,6 +111,9 @@ class DictDisk:
     def free_bytes(self, path: str) -> int:
         return self.free
 
+    def device(self, path: str) -> int:
+        return 1
+
     @property
     def open_files(self) -> int:
         return len(self._open)

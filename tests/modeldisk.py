@@ -250,6 +250,9 @@ class ModelDisk:
         for change in reversed(flushed):
             _apply(change, self.durable_names)
 
+    def device(self, path: str) -> int:
+        return 1
+
     def free_bytes(self, path: str) -> int:
         if self.capacity == UNLIMITED:
             return UNLIMITED

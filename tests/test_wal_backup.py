@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -314,6 +315,22 @@ def test_what_does_not_fit_is_not_begun():
     with pytest.raises(OSError, match="are to be copied"):
         take(owner)
     assert owner.disk.list(TARGET) == [MARKER, "LOCK"]
+
+
+def test_a_backup_leaves_the_log_the_room_it_goes_on_with(tmp_path: Path, other_file_system: Path):
+    options = Options(segment_bytes=1 << 16, snapshot_bytes=1 << 16, soft_free_bytes=0)
+    log = FileLog.open(tmp_path / "log", options)
+    log.start(nothing, nothing)
+    append(log, 0, 100)
+    log.close()
+    log = FileLog.open(tmp_path / "log", replace(options, soft_free_bytes=1 << 60))  # more than any disk has
+    log.start(nothing, nothing)
+    with pytest.raises(OSError, match=r"are to be copied, 0 may be used"):
+        asyncio.run(log.back_up(str(tmp_path / "backup")))
+    assert sorted(os.listdir(tmp_path / "backup")) == [MARKER, "LOCK"]
+    asyncio.run(log.back_up(str(other_file_system / "backup")))
+    assert verify(str(other_file_system / "backup")).messages == 100
+    log.close()
 
 
 # ---------------------------------------------------------------- power cuts

@@ -83,10 +83,12 @@ def back_up(
     random: Callable[[int], bytes],
     progress: Progress,
     taken: Callable[[str], None],
+    leave_bytes: int = 0,
 ) -> Backup:
     """Bring the backup in `target` to a moment of the log in `directory`.
 
-    `taken` is told of each segment that it needs no more; what `progress` raises ends the backup. Raises
+    `taken` is told of each segment that it needs no more; what `progress` raises ends the backup. Of the file system
+    that the log is in, `leave_bytes` stay free: the log goes on, and without them it would take nothing more. Raises
     BackupRefused where the target is no place for it, LogLocked where another backup into it is running, and OSError:
     then the backup that was there before is as it was.
     """
@@ -101,7 +103,7 @@ def back_up(
             write_file(disk, os.path.join(target, MARKER + UNFINISHED), f"mq backup of log {uuid}\n".encode())
             disk.rename(os.path.join(target, MARKER + UNFINISHED), os.path.join(target, MARKER))
             disk.sync_directory(target)
-        return _Backup(disk, directory, moment, target, random, progress, taken).run()
+        return _Backup(disk, directory, moment, target, random, progress, taken, leave_bytes).run()
     finally:
         disk.close(lock)
 
@@ -111,7 +113,7 @@ class _Backup:
 
     def __init__(
         self, disk: Disk, directory: str, moment: Moment, target: str, random: Callable[[int], bytes],
-        progress: Progress, taken: Callable[[str], None],
+        progress: Progress, taken: Callable[[str], None], leave_bytes: int,
     ) -> None:  # fmt: skip
         self.disk = disk
         self.directory = directory
@@ -121,6 +123,7 @@ class _Backup:
         self.random = random
         self.progress = progress
         self.taken = taken
+        self.leave_bytes = leave_bytes
         self.before = read_backup(disk, target) if MANIFEST in disk.list(target) else None
         self.done = Backup(target, self.manifest.log_uuid, moment.last_sequence)
         self.total_bytes = 0
@@ -214,8 +217,10 @@ class _Backup:
         """Better no copy than one that fills the disk first and fails then."""
         size = sum(entry.size for entry in to_copy) + tail_bytes
         free = self.disk.free_bytes(self.target)
+        if self.disk.device(self.target) == self.disk.device(self.directory):  # also where it allows no links
+            free = max(0, free - self.leave_bytes)
         if size > free:
-            raise OSError(errno.ENOSPC, f"{size} bytes are to be copied, {free} are free", self.target)
+            raise OSError(errno.ENOSPC, f"{size} bytes are to be copied, {free} may be used", self.target)
         self.total_bytes = size
         self.progress(0, size)
 

@@ -34,7 +34,7 @@ class Space:
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._reserve_bytes = reserve_bytes
-        self._soft_free_bytes = soft_free_bytes
+        self.soft_free_bytes = soft_free_bytes
         names = disk.list(directory)
         self._has_spare = SPARE in names
         self._reserved = self._size_of(RESERVE) if RESERVE in names else 0
@@ -48,7 +48,7 @@ class Space:
         The reserve comes first, also below the soft mark: without it the next start may find no room.
         """
         has_reserve = self._fill_reserve()
-        self.is_short = not (has_reserve and self.free_bytes() > self._soft_free_bytes and self.fill_spare())
+        self.is_short = not (has_reserve and self.free_bytes() > self.soft_free_bytes and self.fill_spare())
         return self.is_short
 
     def has_room(self, size: int) -> bool:

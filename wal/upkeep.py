@@ -235,6 +235,7 @@ class Upkeep:
             return back_up(
                 self._disk, self._directory, replace(moment, tail=tail), target,
                 random=self._random, progress=advance, taken=held.discard,
+                leave_bytes=self._space.soft_free_bytes,
             )  # fmt: skip
         finally:
             held.clear()
