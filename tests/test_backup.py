@@ -20,6 +20,7 @@ from process import Process, wait_until
 import mq
 from mq.client.wire import WireTransport
 from mq.pb import mq_pb2 as pb
+from mq.service.backups import MOST
 from mq.testing import Running, broker
 from wal.backup import MARKER, read_backup
 from wal.disk import DirectDisk
@@ -279,6 +280,26 @@ def test_a_link_that_leads_elsewhere_is_not_followed(home: Path, address: str) -
         client.create_backup("linked")
     assert str(home) not in str(refused.value)
     assert list((home / "elsewhere").iterdir()) == []
+
+
+def test_there_are_only_so_many_backups(tmp_path: Path) -> None:
+    """Each keeps segments on disk that the log has dropped: a loop with a new name every time would fill it."""
+    backups = tmp_path / "backups"
+    with (
+        broker(tmp_path / "data", LOG_LEVEL="CRITICAL", BACKUP_DIR=str(backups)) as running,
+        mq.Client(running) as client,
+    ):
+        client.create_backup("first")
+        for number in range(MOST - 1):
+            (backups / f"other-{number}").mkdir()
+        (backups / "notes.txt").write_text("no backup")
+        with pytest.raises(mq.BackupRefused, match="64 backups already") as refused:
+            client.create_backup("next")
+        assert str(tmp_path) not in str(refused.value)
+        assert not (backups / "next").exists()
+        client.create_backup("first")
+        (backups / "other-0").rmdir()
+        client.create_backup("next")
 
 
 def test_what_is_no_backup_is_left_alone(home: Path, address: str) -> None:

@@ -12,6 +12,7 @@ import errno
 import os
 import secrets
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 
 from loguru import logger
@@ -33,6 +34,7 @@ from wal import errors as wal_errors
 from wal.log import Log
 
 REMEMBERED = 100  # backups that can be asked about
+MOST = 64  # backups in BACKUP_DIR: each keeps segments on disk that the log has dropped, until a person removes it
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -105,8 +107,7 @@ class Backups:
             job.progress = done, total
 
         try:
-            if await asyncio.to_thread(os.path.islink, job.path):
-                raise wal_errors.BackupRefused(f"{job.path} is a link to somewhere else")
+            await asyncio.to_thread(_check_place, self._root, job)
             made = await self._log.back_up(job.path, progress)
         except Exception as error:
             self._fail(job, error)
@@ -130,6 +131,17 @@ class Backups:
         told = _as_mq_error(job, error)
         job.info.error_status, job.info.error_reason, job.info.error = told.status, type(told).__name__, str(told)
         job.info.state = pb.BackupInfo.FAILED
+
+
+def _check_place(root: str, job: Job) -> None:
+    if os.path.islink(job.path):
+        raise wal_errors.BackupRefused(f"{job.path} is a link to somewhere else")
+    if os.path.isdir(job.path):
+        return
+    with suppress(FileNotFoundError):  # not even the place for them is there
+        count = sum(entry.is_dir(follow_symlinks=False) for entry in os.scandir(root))
+        if count >= MOST:
+            raise wal_errors.BackupRefused(f"there are {count} backups already: remove one, or bring one up to date")
 
 
 def _as_mq_error(job: Job, error: Exception) -> MqError:
