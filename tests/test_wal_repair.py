@@ -133,6 +133,25 @@ def test_a_missing_segment_is_skipped_whole():
         assert verify(DIRECTORY, disk=disk).is_intact
 
 
+def test_a_frame_that_was_cut_out_of_a_rewritten_segment_is_skipped():
+    """Its sequences have holes anyway: only the seal tells that one more is gone."""
+    good = sample(is_clean=True)
+    path = good.segments[1]
+    frames = [frame for frame in good.frames if frame.path == path]
+    assert len(frames) > 2
+    for frame in frames:
+        disk = good.disk()
+        del disk.files[path][frame.start : frame.end]
+        assert not verify(DIRECTORY, disk=disk).is_intact
+        (skipped,) = repaired(disk).skipped
+        assert skipped.first_sequence <= frame.sequence <= skipped.last_sequence
+        kept, marks = replayed(disk)
+        assert kept == {sequence: r for sequence, r in good.records.items() if sequence != frame.sequence}
+        assert marks == [skipped]
+        assert verify(DIRECTORY, disk=disk).is_intact
+        assert repaired(disk).rewritten == []
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("change", ["missing", "flipped", "empty"])
 def test_a_lost_manifest_is_rebuilt_from_the_segments(is_clean, change):

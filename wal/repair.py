@@ -101,7 +101,11 @@ class _Repair:
 
     def _kept(self, segment: SegmentFile) -> Iterator[Kept]:
         last = 0
+        told, free = self._told_by_the_seal(segment)
         for item in walk_entry(segment, self.entry):
+            if told is not None and isinstance(item, Frame) and item.sequence > free:
+                yield self._accept(damaged(told, self.name), free, quarantine(self.disk, self.directory, segment, told))
+                told = None
             if isinstance(item, Gap):
                 if item.last_sequence > last:  # foreign bytes between two frames cost no frame
                     yield self._skip(item, quarantine(self.disk, self.directory, segment, item))
@@ -112,6 +116,21 @@ class _Repair:
             else:
                 yield Kept(item.type, item.sequence, item.payload)
                 last = item.sequence
+
+    def _told_by_the_seal(self, segment: SegmentFile) -> tuple[Gap | None, int]:
+        """The loss of whole frames of a rewritten segment, and a sequence for the record of it.
+
+        The walk tells of it at the end, when the frame with the last sequence is past. But what is gone had one too.
+        """
+        last, free = self.entry.first_sequence - 1, 0
+        for item in walk_entry(segment, self.entry):
+            if isinstance(item, Gap):
+                is_past = free > 0 and item.first_sequence <= item.last_sequence <= last
+                return (item, free) if is_past else (None, 0)
+            if item.sequence > last + 1:
+                free = item.sequence - 1
+            last = item.sequence
+        return None, 0
 
     def _skip(self, gap: Gap, kept_as: str) -> Kept:
         return self._accept(damaged(gap, self.name), gap.last_sequence, kept_as)
