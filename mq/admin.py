@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import nsmallest
 
 from mq.assignment import ASSIGNMENTS
 from mq.channel import DLQ_SUFFIX, Channel
@@ -118,10 +117,11 @@ def decide_purge_channel(state: State, command: PurgeChannel, now: int) -> Decis
 
 
 def decide_list_schedules(state: State, command: ListSchedules, now: int) -> Decision:
-    planned = state.channel(command.channel).schedules.items()
-    ahead = ((at.due_us, number, at.messages) for number, at in planned if (at.due_us, number) > command.after)
-    soonest = nsmallest(command.most or state.limits.pull_messages, ahead)
-    return Decision([], ListSchedulesReply([ScheduleInfo(number, due_us, count) for due_us, number, count in soonest]))
+    channel = state.channel(command.channel)
+    most = command.most or state.limits.pull_messages
+    soonest = channel.schedules.in_order.after((*command.after, channel.channel_id), most)
+    found = [ScheduleInfo(number, due_us, channel.schedules[number].messages) for due_us, number, _ in soonest]
+    return Decision([], ListSchedulesReply(found))
 
 
 # ---------------------------------------------------------------- groups

@@ -91,9 +91,10 @@ class Agenda:
         """Set the timer for whatever comes first."""
         now_us, now = self._clock.now_us(), self._clock.monotonic()
         delay = self._housekeeping_at - now
-        for heap in (self._state.alarms, self._state.schedules):
-            if heap and not (heap is self._state.schedules and self._is_held_up):
-                delay = min(delay, (heap[0][0] - now_us) / 1e6)
+        if self._state.alarms:
+            delay = min(delay, (self._state.alarms[0][0] - now_us) / 1e6)
+        if self._state.schedules and not self._is_held_up:
+            delay = min(delay, (self._state.schedules.first[0] - now_us) / 1e6)
         deadline = self._pulls.next_deadline
         if deadline is not None:
             delay = min(delay, deadline - now)
@@ -130,7 +131,7 @@ class Agenda:
                 self._pulls.wake(group)  # what held an ordered group up may be gone
 
     def _is_schedule_due(self, now: int) -> bool:
-        return bool(self._state.schedules) and self._state.schedules[0][0] <= now
+        return bool(self._state.schedules) and self._state.schedules.first[0] <= now
 
     async def _publish_due(self) -> None:
         """Delayed publishes whose time has come, one after the other, as long as there is room for them."""

@@ -7,6 +7,7 @@ visible to pulls, and the batches in memory, which the log can give back.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from mq.batch import Batch
@@ -16,6 +17,7 @@ from mq.group import Group
 from mq.ladder import Ladder
 from mq.producer import Producers
 from mq.ranges import RangeSet
+from mq.timetable import Entry, Timetable
 from wal.pb.wal_pb2 import ChannelSettings
 
 DLQ_SUFFIX = ".dlq"
@@ -151,22 +153,37 @@ class Schedule(NamedTuple):
 class Schedules(dict[int, Schedule]):
     """The delayed publishes of a channel, by their ids. There may be a million: nobody is to walk over all of them."""
 
-    __slots__ = ("messages",)
+    __slots__ = ("_channel_id", "in_order", "messages")
 
-    def __init__(self) -> None:
+    def __init__(self, channel_id: int) -> None:
         super().__init__()
+        self._channel_id = channel_id
+        self.in_order = Timetable()
         self.messages = 0  # in all of them
 
-    def plan(self, schedule_id: int, schedule: Schedule) -> None:
+    def plan(self, schedule_id: int, schedule: Schedule) -> Entry:
         self.drop(schedule_id)
         self[schedule_id] = schedule
         self.messages += schedule.messages
+        entry = (schedule.due_us, schedule_id, self._channel_id)
+        self.in_order.add(entry)
+        return entry
 
-    def drop(self, schedule_id: int) -> None:
+    def restore(self, known: Iterable[tuple[int, Schedule]]) -> None:
+        """What a snapshot tells, into an empty one."""
+        self.update(known)
+        self.messages = sum(planned.messages for planned in self.values())
+        self.in_order = Timetable((planned.due_us, number, self._channel_id) for number, planned in self.items())
+
+    def drop(self, schedule_id: int) -> Entry | None:
         """It is out, or cancelled; one that is not there is no error."""
         planned = self.pop(schedule_id, None)
-        if planned is not None:
-            self.messages -= planned.messages
+        if planned is None:
+            return None
+        self.messages -= planned.messages
+        entry = (planned.due_us, schedule_id, self._channel_id)
+        self.in_order.remove(entry)
+        return entry
 
 
 class Channel:
@@ -182,7 +199,7 @@ class Channel:
         self.groups: dict[str, Group] = {}
         self.groups_by_id: dict[int, Group] = {}
         self.producers = producers
-        self.schedules = Schedules()
+        self.schedules = Schedules(channel_id)
         self.expired = 0  # messages, since the start of the process
         self.turn = 0  # of batches that may go to any partition
         self.aging_us = 0  # when its oldest messages come of age, as far as somebody waits for that

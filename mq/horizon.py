@@ -6,7 +6,6 @@ needed here is not needed later either. It may be acted upon once everything dec
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 
 from google.protobuf.message import Message
@@ -24,12 +23,13 @@ class Horizon:
     def __init__(self, state: State) -> None:
         self._next_channel_id = state.next_channel_id
         self._starts: dict[tuple[int, int], int] = {}
-        self._schedules: dict[int, array[int]] = {}
+        self._schedules: dict[int, list[int]] = {}
+        self._in_order: set[int] = set()  # channels whose schedules are sorted: later, and not on the loop
         for channel_id, channel in state.channels_by_id.items():
             for partition in channel.partitions:
                 self._starts[channel_id, partition.number] = partition.start_offset
             if channel.schedules:
-                self._schedules[channel_id] = array("Q", sorted(channel.schedules))
+                self._schedules[channel_id] = list(channel.schedules)
 
     def start_of(self, channel_id: int, partition: int) -> int:
         """Publishes that end at or before this offset are not needed."""
@@ -54,5 +54,8 @@ class Horizon:
         known = self._schedules.get(channel_id)
         if known is None:
             return channel_id >= self._next_channel_id
+        if channel_id not in self._in_order:
+            known.sort()
+            self._in_order.add(channel_id)
         at = bisect_left(known, schedule_id)
         return at < len(known) and known[at] == schedule_id

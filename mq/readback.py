@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-
 from loguru import logger
 
 from mq.channel import Channel, Missing, Partition
@@ -128,14 +126,15 @@ class Readback:
 
     async def due(self, now: int) -> Decision | None:
         """What publishes the next schedule that is due; None: it can't be read yet."""
-        entry = heappop(self._state.schedules)
+        entry = self._state.schedules.first
+        self._state.schedules.remove(entry)
         _, schedule_id, channel_id = entry
         channel = self._state.channels_by_id.get(channel_id)
         planned = channel.schedules.get(schedule_id) if channel else None
         if channel is None or planned is None:
             return Decision([], None)
         if planned.sequence > self._state.synced:
-            heappush(self._state.schedules, entry)
+            self._state.schedules.add(entry)
             return None
         try:
             record = await self._log.read_sequence(planned.sequence)
@@ -146,7 +145,7 @@ class Readback:
             # Whatever it was, the publish was promised: it is tried until it is out or cancelled.
             text = "delayed publish {} of channel {!r} can't be read at the moment, it is tried again: {!r}"
             logger.warning(text, schedule_id, channel.name, error)
-            heappush(self._state.schedules, (now + RETRY_US, schedule_id, channel_id))
+            self._state.schedules.add((now + RETRY_US, schedule_id, channel_id))
             return Decision([], None)
         found = [record] if not isinstance(record, Atomic) else list(items_of(record))
         for item in found:
@@ -164,7 +163,7 @@ class Readback:
             return  # deleted or cancelled while it was read
         text = "delayed publish {} of channel {!r} is overdue and can't be read; cancel it to give it up: {}"
         logger.error(text, schedule_id, channel.name, reason)
-        heappush(self._state.schedules, (now + RETRY_LOST_US, schedule_id, channel.channel_id))
+        self._state.schedules.add((now + RETRY_LOST_US, schedule_id, channel.channel_id))
 
     def _decide_due(self, channel: Channel, scheduled: Scheduled, now: int) -> Decision:
         if self._state.channels_by_id.get(channel.channel_id) is not channel:

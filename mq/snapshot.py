@@ -143,8 +143,10 @@ def restore(snapshot: ChannelSnapshot, producers: Producers) -> Channel:
                 seen.schedule_id,
             )
             producers.note(known.producer, answer, known.seen_us)
-    for planned in snapshot.schedules:
-        channel.schedules.plan(planned.schedule_id, Schedule(planned.due_us, planned.sequence, planned.count))
+    channel.schedules.restore(
+        (planned.schedule_id, Schedule(planned.due_us, planned.sequence, planned.count))
+        for planned in snapshot.schedules
+    )
     return channel
 
 

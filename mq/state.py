@@ -123,16 +123,15 @@ class State(Store):
                 )
                 channel.producers.note(part.producer, answer, part.timestamp_us)
         if record.schedule_id:
-            channel.schedules.drop(record.schedule_id)
+            self._unplan(channel, record.schedule_id)
 
     def _scheduled(self, sequence: int, record: pb.Scheduled) -> None:
         channel = self._known(record.channel_id)
         self.next_schedule_id = max(self.next_schedule_id, record.schedule_id + 1)
         if channel is None:
             return
-        number, due_us = record.schedule_id, record.due_us  # the same objects in both: there may be a million
-        channel.schedules.plan(number, Schedule(due_us, sequence, record.count))
-        heappush(self.schedules, (due_us, number, channel.channel_id))
+        planned = Schedule(record.due_us, sequence, record.count)
+        self.schedules.add(channel.schedules.plan(record.schedule_id, planned))
         if record.producer:
             answer = Answer(
                 record.sequence, record.crc, record.partition, 0, record.count, record.timestamp_us, record.schedule_id
@@ -142,7 +141,7 @@ class State(Store):
     def _schedule_cancelled(self, sequence: int, record: pb.ScheduleCancelled) -> None:
         channel = self._known(record.channel_id)
         if channel is not None:
-            channel.schedules.drop(record.schedule_id)
+            self._unplan(channel, record.schedule_id)
 
     def _dead_lettered(self, sequence: int, record: pb.DeadLettered) -> None:
         group = self._group(record.channel_id, record.group_id, record.partition)
@@ -286,8 +285,7 @@ class State(Store):
         self._awaited.discard(whole.channel_id)
         channel = snapshot.restore(whole, self._producers())
         self._install(channel)
-        for number, planned in channel.schedules.items():
-            heappush(self.schedules, (planned.due_us, number, channel.channel_id))
+        self.schedules = self.schedules.joined(channel.schedules.in_order)
         for group in channel.groups.values():
             self.next_group_id = max(self.next_group_id, group.group_id + 1)
             for partition, cursor in enumerate(group.cursors):

@@ -18,6 +18,7 @@ from mq.group import Group
 from mq.lease import Lease
 from mq.limits import Limits
 from mq.producer import Producers
+from mq.timetable import Timetable
 from wal.pb import wal_pb2 as pb
 
 
@@ -51,7 +52,7 @@ class Store:
         self.set_aside = 0  # records that could not be applied
         self.damaged: list[pb.Damaged] = []
         self.dying: deque[Dying] = deque()
-        self.schedules: list[tuple[int, int, int]] = []  # heap of (due_us, schedule_id, channel_id)
+        self.schedules = Timetable()  # of all channels, and when to try those again that could not be read
         self.crowded: dict[int, None] = {}  # limited channels in which something happened: they may hold too much now
         self.aging: list[tuple[int, int]] = []  # heap of (due_us, channel_id): the oldest messages come of age
         self.alarms: list[tuple[int, int, Group, Lease | None]] = []  # heap: a lease ends, or a retry is due
@@ -180,9 +181,20 @@ class Store:
             for run in partition.fetched:
                 del self._fetched[run]
                 self._fetched_bytes -= run.size
+        if 8 * len(channel.schedules) > len(self.schedules):
+            self.schedules = self.schedules.without(channel.channel_id)
+        else:
+            for entry in channel.schedules.in_order:
+                self.schedules.remove(entry)
         del self.channels_by_id[channel.channel_id]
         if self.channels.get(channel.name) is channel:
             del self.channels[channel.name]
+
+    def _unplan(self, channel: Channel, schedule_id: int) -> None:
+        """A delayed publish is out, or cancelled."""
+        entry = channel.schedules.drop(schedule_id)
+        if entry is not None:
+            self.schedules.remove(entry)
 
     def _store(self, sequence: int, record: pb.Published, pieces: list[bytes], partition: Partition) -> None:
         last = partition.buffer.last

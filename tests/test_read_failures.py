@@ -172,7 +172,7 @@ def test_a_delayed_publish_that_is_cancelled_while_it_turns_out_damaged_is_not_t
     log.gate.set()
     hand.settle()
     assert asked.is_answered
-    assert (hand.state.schedules, [line for line in lines if "delayed" in line]) == ([], [])
+    assert (list(hand.state.schedules), [line for line in lines if "delayed" in line]) == ([], [])
 
 
 # ---------------------------------------------------------------- commands

@@ -181,6 +181,27 @@ def test_a_redrive_pins_nothing_for_those_who_drop_what_is_acked(hand: HandBroke
     assert hand.ask(Redrive("a.dlq")).moved == 0
 
 
+def test_nothing_is_left_of_what_is_cancelled_or_deleted_before_it_is_due(hand: HandBroker) -> None:
+    hand.ask(CreateChannel("b"))
+    for number in range(20):
+        hand.ask(publish("a", str(number), delay_ms=60_000 + number))
+        hand.ask(publish("b" if number < 12 else "a", str(number), delay_ms=70_000 - number))
+    for planned in hand.ask(ListSchedules("a")).schedules[:24]:
+        hand.ask(CancelSchedule("a", planned.schedule_id))
+    assert len(hand.state.schedules) == 16
+    hand.ask(DeleteChannel("b"))
+    assert len(hand.state.schedules) == len(hand.ask(ListSchedules("a")).schedules) == 4
+    hand.ask(publish("a", "last", delay_ms=1))
+    hand.ask(CreateChannel("b"))
+    hand.ask(publish("b", "few", delay_ms=60_000))
+    hand.ask(DeleteChannel("b"))
+    assert len(hand.state.schedules) == 5
+    hand = hand.restart()
+    assert len(hand.state.schedules) == 5
+    hand.tick(100_000)
+    assert list(hand.state.schedules) == []
+
+
 def test_delayed_messages_are_listed_by_their_time_and_can_be_cancelled(hand: HandBroker) -> None:
     late = hand.ask(publish("a", "late", "later", delay_ms=60_000)).schedule_id
     soon = hand.ask(publish("a", "soon", delay_ms=1000)).schedule_id

@@ -17,6 +17,7 @@ from mq.limits import default_group
 from mq.producer import Answer, Producers
 from mq.ranges import RangeSet
 from mq.retry import Retries
+from mq.timetable import Timetable
 from wal.pb.wal_pb2 import Batch as PlainBatch
 from wal.pb.wal_pb2 import BatchMessage, ChannelSettings, Published
 
@@ -27,6 +28,30 @@ ranges = st.tuples(st.integers(0, 30), st.integers(0, 30))
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones, so that few ranges are many blocks."""
     monkeypatch.setattr("mq.ranges.BLOCK", request.param)
+    monkeypatch.setattr("mq.timetable.BLOCK", request.param)
+
+
+entries = st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 2))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.booleans(), entries)), entries, st.integers(1, 5))
+def test_a_timetable_is_a_sorted_set(block, steps, probe, most) -> None:
+    kept, plain = Timetable(), set()
+    for is_add, entry in steps:
+        if is_add:
+            kept.add(entry)
+            plain.add(entry)
+        else:
+            kept.remove(entry)
+            plain.discard(entry)
+        assert (list(kept), len(kept)) == (sorted(plain), len(plain))
+    assert not plain or kept.first == min(plain)
+    assert kept.after(probe, most) == sorted(entry for entry in plain if entry > probe)[:most]
+    assert list(kept.without(1)) == sorted(entry for entry in plain if entry[2] != 1)
+    assert list(Timetable(plain)) == sorted(plain)
+    assert list(kept.joined(Timetable([probe]))) == sorted(plain | {probe})
+    assert list(Timetable([probe]).joined(kept)) == sorted(plain | {probe})
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
