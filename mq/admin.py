@@ -56,14 +56,23 @@ def decide_create_channel(state: State, command: CreateChannel, now: int) -> Dec
     partitions = command.partitions or 1
     if partitions > limits.partitions:
         raise InvalidArgument(f"a channel has at most {limits.partitions} partitions, not {partitions}")
+    settings = limits.channel if command.settings is None else command.settings
+    _check_settings(settings)
     record = pb.ChannelCreated(
         channel_id=state.next_channel_id,
         name=command.channel,
         partitions=1 if command.channel.endswith(DLQ_SUFFIX) else partitions,
-        settings=limits.channel if command.settings is None else command.settings,
+        settings=settings,
         timestamp_us=now,
     )
     return Decision([record], CreateChannelReply(True))
+
+
+def _check_settings(settings: pb.ChannelSettings) -> None:
+    """Raises InvalidArgument. What compaction drops still counts, so a size would take latest values from the start."""
+    if settings.keep == pb.ChannelSettings.KEEP_LATEST_PER_KEY and (settings.max_bytes or settings.max_messages):
+        text = "a channel that keeps the latest message of each key has no max_bytes and no max_messages"
+        raise InvalidArgument(f"{text}: they would drop latest messages")
 
 
 def decide_list_channels(state: State, command: ListChannels, now: int) -> Decision:
@@ -81,6 +90,8 @@ def decide_update_channel(state: State, command: UpdateChannel, now: int) -> Dec
     partitions = command.partitions or before
     if not before <= partitions <= state.limits.partitions:
         raise InvalidArgument(f"{partitions} partitions are fewer than {before} or more than {state.limits.partitions}")
+    if command.settings is not None:
+        _check_settings(command.settings)
     record = pb.ChannelUpdated(
         channel_id=channel.channel_id,
         partitions=partitions,

@@ -65,6 +65,19 @@ def test_there_are_only_so_many_channels() -> None:
         hand.ask(CreateChannel("b"))
 
 
+@pytest.mark.parametrize("limit", ["max_bytes", "max_messages"])
+def test_latest_messages_are_not_dropped_for_their_number_or_size(hand: HandBroker, limit: str) -> None:
+    """What compaction drops still counts, so these limits would take what it keeps."""
+    latest = ChannelSettings(keep=ChannelSettings.KEEP_LATEST_PER_KEY, max_age_ms=1000)
+    both = ChannelSettings(keep=ChannelSettings.KEEP_LATEST_PER_KEY, **{limit: 1_000_000})  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="latest message of each key"):
+        hand.ask(CreateChannel("new", settings=both))
+    hand.ask(CreateChannel("new", settings=latest))
+    with pytest.raises(InvalidArgument, match="latest message of each key"):
+        hand.ask(UpdateChannel("new", both))
+    assert hand.ask(UpdateChannel("new", partitions=2)).settings == latest
+
+
 def test_a_deleted_name_is_free_again_and_gets_another_id(hand: HandBroker) -> None:
     hand.ask(publish("a", "x"))
     hand.ask(DeleteChannel("a"))

@@ -151,6 +151,7 @@ def bad_channel_settings() -> list[pb.ChannelSettings]:
         pb.ChannelSettings(max_bytes=HUGE),
         pb.ChannelSettings(max_messages=HUGE),
         pb.ChannelSettings(ttl_ms=HUGE),
+        pb.ChannelSettings(keep=pb.ChannelSettings.KEEP_LATEST_PER_KEY, max_bytes=1),
     ]
 
 
