@@ -28,11 +28,11 @@ from segments import CHANNEL, Shape, generate
 from spark_live import measure
 
 from wal.record import Published
-from wal.spark.audit import audit
-from wal.spark.compact import clear, plan, stage
-from wal.spark.export import export
-from wal.spark.hands import SparkHands
-from wal.spark.listing import manifest_of, visible
+from wal.spark.audit.job import audit
+from wal.spark.compact.hands import SparkHands
+from wal.spark.compact.job import clear, plan, stage
+from wal.spark.export.job import export
+from wal.spark.read.listing import manifest_of, visible
 from wal.spark.session import session
 
 MIB = 1 << 20

@@ -19,7 +19,7 @@ from processes import Broker
 from segments import Shape, generate
 
 import mq
-from wal.spark.listing import manifest_of, visible
+from wal.spark.read.listing import manifest_of, visible
 
 CHANNEL = "load"
 QUIET_SECONDS = 10.0  # how long the rates are taken before Spark begins

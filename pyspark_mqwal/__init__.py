@@ -1,5 +1,5 @@
 """Spark takes the `DefaultSource` of packages whose names begin like this one's: `format("mqwal")` just works."""
 
-from wal.spark.source import MqWal as DefaultSource
+from wal.spark.read.source import MqWal as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -9,11 +9,11 @@ from typing import Any
 from mq.cli.spark.present import present_state
 from mq.rules import Rules, grounds
 from wal.proposal import Offer
-from wal.spark.compact import Plan, candidates, plan, stage
+from wal.spark.compact.job import Plan, candidates, plan, stage
 
 
 class OneHand:
-    """Implements `wal.spark.hands.Hands`: one item after the other."""
+    """Implements `wal.spark.compact.hands.Hands`: one item after the other."""
 
     count = 2  # so that there is something to put together
 

@@ -22,14 +22,14 @@ from mq.cli import main
 from mq.testing import Running, broker
 from wal.disk import DirectDisk
 from wal.manifest import read_manifest, swap_manifest
-from wal.spark.auditfiles import FORMS
-from wal.spark.steps import Steps
+from wal.spark.audit.files import FORMS
+from wal.spark.audit.steps import Steps
 from wal.verify import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from wal.spark.audit import Audit
+    from wal.spark.audit.job import Audit
 
 pytestmark = pytest.mark.spark
 
@@ -71,7 +71,7 @@ def fill(client: mq.Client) -> None:
 
 @pytest.fixture(scope="module")
 def audited(spark: SparkSession, running: Running) -> Audit:
-    from wal.spark.audit import audit
+    from wal.spark.audit.job import audit
 
     return audit(spark, str(running.server.config.wal_dir), is_deep=True)
 
@@ -79,7 +79,7 @@ def audited(spark: SparkSession, running: Running) -> Audit:
 def test_a_log_too_large_to_be_gathered_is_put_together_by_shuffles_alike(
     spark: SparkSession, running: Running, audited: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from wal.spark import audit as job
+    from wal.spark.audit import job
 
     monkeypatch.setattr(job, "MOST_GATHERED_BYTES", 0)
     monkeypatch.setattr(job, "_gathered", None)
@@ -135,7 +135,7 @@ def test_producers_have_no_gaps(audited: Audit) -> None:
 
 
 def test_a_missing_sequence_of_a_producer_is_a_gap_also_between_segments(spark: SparkSession) -> None:
-    from wal.spark import tables
+    from wal.spark.audit import tables
 
     ranges = [(1, "p", 0, 4), (1, "p", 7, 9), (1, "p", 5, 5), (1, "q", 3, 3), (1, "p", 9, 12), (2, "p", 0, 0)]
     frame = spark.createDataFrame(ranges, "channel_id long, producer string, first long, last long")
@@ -144,7 +144,7 @@ def test_a_missing_sequence_of_a_producer_is_a_gap_also_between_segments(spark: 
 
 
 def test_latencies_meet_from_different_segments(spark: SparkSession) -> None:
-    from wal.spark import tables
+    from wal.spark.audit import tables
 
     steps: Steps[tuple[int, int, int | None]] = Steps()
     steps.add((1, 0, None), 0, 1 << 19, 1_000)
@@ -160,7 +160,7 @@ def test_latencies_meet_from_different_segments(spark: SparkSession) -> None:
 
 
 def test_what_is_written_can_be_read_by_others(audited: Audit, tmp_path: Path) -> None:
-    from wal.spark.auditfiles import write
+    from wal.spark.audit.files import write
 
     report = write(audited, str(tmp_path / "out"))
     assert "The log is intact." in Path(report).read_text()
@@ -239,7 +239,7 @@ def test_what_is_wrong_with_a_path_is_told_before_a_jvm_is_started(
 
 
 def test_a_log_that_is_written_and_rotated_meanwhile_is_intact(spark: SparkSession, tmp_path: Path) -> None:
-    from wal.spark.audit import audit
+    from wal.spark.audit.job import audit
 
     over = threading.Event()
 
@@ -270,7 +270,7 @@ def test_a_segment_that_is_retired_while_the_audit_runs_is_no_damage(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is gone, and the MANIFEST goes on without it, between the look at that and the workers' look at the file."""
-    from wal.spark import audit as job
+    from wal.spark.audit import job
 
     directory = make_log(tmp_path / "data")
     disk = DirectDisk()
@@ -292,7 +292,7 @@ def test_a_segment_that_is_retired_while_the_audit_runs_is_no_damage(
 
 
 def test_a_log_by_its_uri_is_audited_as_by_its_path(spark: SparkSession, tmp_path: Path) -> None:
-    from wal.spark.audit import audit
+    from wal.spark.audit.job import audit
 
     directory = make_log(tmp_path / "data")
     copy = tmp_path / "copy"

@@ -32,16 +32,15 @@ from wal.record import (
     Trimmed,
     atomic,
 )
-from wal.spark import sample, traffic
-from wal.spark.audit import Audit, _channels, damage_row
-from wal.spark.auditfiles import FORMS
-from wal.spark.auditsource import grouped
-from wal.spark.digest import Digest, Names
-from wal.spark.lag import lags, opened
-from wal.spark.page import size, span
-from wal.spark.report import page
-from wal.spark.steps import Steps, buckets_of, latencies, middle_of, pack, percentile, unpack
-from wal.spark.summary import packed, summarise, unpacked
+from wal.spark.audit import sample, traffic
+from wal.spark.audit.digest import Digest, Names, lags, opened
+from wal.spark.audit.files import FORMS
+from wal.spark.audit.html import size, span
+from wal.spark.audit.job import Audit, _channels, damage_row
+from wal.spark.audit.report import page
+from wal.spark.audit.source import grouped
+from wal.spark.audit.steps import Steps, buckets_of, latencies, middle_of, pack, percentile, unpack
+from wal.spark.audit.summary import packed, summarise, unpacked
 from wal.verify import Report
 
 MINUTE_US = 60_000_000
@@ -189,7 +188,7 @@ def test_every_way_to_publish_as_a_producer_counts():
 def test_a_segment_with_very_many_keys_and_acks_has_several_rows_that_add_up(monkeypatch):
     for module, name, value in ((sample, "_MOST_KEYS", 1), (traffic, "_MOST_PRODUCERS", 1)):
         monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr("wal.spark.summary._LOOK_EVERY", 1)
+    monkeypatch.setattr("wal.spark.audit.summary._LOOK_EVERY", 1)
     records = [publish(at, b"x" * at, producer=f"p{at}") for at in range(15)]
     _, rows = digest_of(records, is_deep=True)
     assert len([row for row in rows if row["state"] is None]) >= 2

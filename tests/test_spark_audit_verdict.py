@@ -15,8 +15,8 @@ from wal.frame import Frame
 from wal.manifest import read_manifest
 from wal.record import Damaged, Skipped, Unknown, atomic
 from wal.rewrite import Kept, rewrite
-from wal.spark.summary import packed, summarise, unpacked
-from wal.spark.verdict import verdict
+from wal.spark.audit.summary import packed, summarise, unpacked
+from wal.spark.audit.verdict import verdict
 from wal.verify import Report, verify
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from mq.cli.spark import SparkGroup
 from wal.errors import LogLocked
 from wal.spark.java import JavaNotFound
-from wal.spark.listing import NotALog
+from wal.spark.read.listing import NotALog
 
 
 def test_the_help_of_the_spark_commands_starts_no_spark() -> None:

@@ -17,7 +17,7 @@ from process import wait_until
 from smalllog import make_log
 
 from wal.spark.java import find_java
-from wal.spark.listing import visible
+from wal.spark.read.listing import visible
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -30,7 +30,7 @@ from mq.rules import Rules
 from wal.disk import DirectDisk
 from wal.pb.wal_pb2 import ChannelSettings
 from wal.proposal import STAGING, path_in_staging, waiting_offers
-from wal.spark.compact import LOCK, candidates, plan
+from wal.spark.compact.job import LOCK, candidates, plan
 from wal.verify import verify
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def test_the_state_that_a_log_tells_is_the_broker_s(broker: FileBroker) -> None:
 
 
 def test_spark_plans_what_one_hand_plans(broker: FileBroker, spark: SparkSession) -> None:
-    from wal.spark.hands import SparkHands
+    from wal.spark.compact.hands import SparkHands
 
     root = str(broker.directory)
     manifest, state = present_state(root)

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wal.pb.wal_pb2 import Batch, BatchMessage, Header
-from wal.spark.decode import COLUMNS, HEADERS, decode
+from wal.spark.read.decode import COLUMNS, HEADERS, decode
 
 headers = st.builds(Header, name=st.text(max_size=5), value=st.binary(max_size=200))
 messages = st.builds(

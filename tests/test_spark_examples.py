@@ -13,7 +13,7 @@ from process import wait_until
 
 import mq
 from mq.testing import broker
-from wal.spark.listing import visible
+from wal.spark.read.listing import visible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

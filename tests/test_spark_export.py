@@ -34,11 +34,11 @@ from wal.frame import Frame
 from wal.manifest import read_manifest, swap_manifest
 from wal.options import Options
 from wal.record import ChannelCreated, ChannelSnapshot, Published, SnapshotBegin, SnapshotEnd
-from wal.spark import destination as journal
-from wal.spark.destination import Commit, Destination, ExportRefused, Kind, PartFile, folder_of
-from wal.spark.jsontype import BadSchema
-from wal.spark.listing import Segment, visible
-from wal.spark.partfiles import DAY_US, PartFiles, by_channel_and_day
+from wal.spark.export import destination as journal
+from wal.spark.export.destination import Commit, Destination, ExportRefused, Kind, PartFile, partition_folder
+from wal.spark.export.jsontype import BadSchema
+from wal.spark.export.partfiles import DAY_US, PartFiles, by_channel_and_day
+from wal.spark.read.listing import Segment, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +82,7 @@ def expected(**channels: int) -> list[tuple[str, int]]:
 def test_an_export_reads_the_same_in_pyarrow_duckdb_and_spark(
     spark: SparkSession, sample: Path, tmp_path: Path
 ) -> None:
-    from wal.spark.export import export
+    from wal.spark.export.job import export
 
     out = tmp_path / "out"
     result = export(spark, str(sample), str(out))
@@ -114,7 +114,7 @@ def test_an_export_reads_the_same_in_pyarrow_duckdb_and_spark(
 
 @pytest.mark.spark
 def test_json_values_are_typed_and_misfits_are_kept(spark: SparkSession, tmp_path: Path) -> None:
-    from wal.spark.export import INFER, export
+    from wal.spark.export.job import INFER, export
 
     log, out = tmp_path / "log", tmp_path / "out"
     with mq.testing.broker(log) as address, mq.Client(address) as client:
@@ -150,7 +150,7 @@ def test_json_values_are_typed_and_misfits_are_kept(spark: SparkSession, tmp_pat
 
 @pytest.mark.spark
 def test_each_run_adds_what_is_new_and_only_that(spark: SparkSession, tmp_path: Path) -> None:
-    from wal.spark.export import export
+    from wal.spark.export.job import export
 
     log, out = tmp_path / "log", tmp_path / "out"
     with mq.testing.broker(log) as address, mq.Client(address) as client:
@@ -172,7 +172,7 @@ def test_each_run_adds_what_is_new_and_only_that(spark: SparkSession, tmp_path: 
 
 def until(spark: SparkSession, log: Path, out: Path, wanted: int) -> int:
     """Exports until so many came: that something is durable is noted on disk a moment after it was answered."""
-    from wal.spark.export import export
+    from wal.spark.export.job import export
 
     found = 0
 
@@ -187,7 +187,7 @@ def until(spark: SparkSession, log: Path, out: Path, wanted: int) -> int:
 
 @pytest.mark.spark
 def test_the_export_of_another_log_is_refused(spark: SparkSession, sample: Path, tmp_path: Path) -> None:
-    from wal.spark.export import export
+    from wal.spark.export.job import export
 
     other, out = tmp_path / "log", tmp_path / "out"
     with mq.testing.broker(other) as address, mq.Client(address) as client:
@@ -212,7 +212,7 @@ STEPS = ["stage", "write", "commit", "rename", "rename again", "remove"]
 def test_a_crash_at_any_step_leaves_nothing_half_and_nothing_twice(
     spark: SparkSession, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    from wal.spark import export as job
+    from wal.spark.export import job
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
@@ -307,7 +307,7 @@ def rewritten(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
 def test_rewritten_segments_are_not_exported_again(
     spark: SparkSession, rewritten: tuple[Path, Callable[[], None]], tmp_path: Path
 ) -> None:
-    from wal.spark.export import export
+    from wal.spark.export.job import export
 
     (log, rewrite), out = rewritten, tmp_path / "out"
     assert export(spark, str(log), str(out)).messages == 800
@@ -319,7 +319,7 @@ def test_rewritten_segments_are_not_exported_again(
 def test_a_segment_that_is_rewritten_after_it_was_listed_is_read_from_its_replacement(
     rewritten: tuple[Path, Callable[[], None]],
 ) -> None:
-    from wal.spark.export import frames_between
+    from wal.spark.export.job import frames_between
 
     log, rewrite = rewritten
     before = [each for each in visible(str(log)) if each.is_sealed]
@@ -339,7 +339,7 @@ def test_a_segment_that_is_rewritten_after_it_was_listed_is_read_from_its_replac
 
 @pytest.mark.spark
 def test_what_is_damaged_or_gone_is_told_and_the_rest_is_exported(spark: SparkSession, tmp_path: Path) -> None:
-    from wal.spark.export import export
+    from wal.spark.export.job import export
 
     log, out = make_log(tmp_path / "log"), tmp_path / "out"
     second = visible(str(log))[1]
@@ -369,7 +369,7 @@ def test_what_is_damaged_or_gone_is_told_and_the_rest_is_exported(spark: SparkSe
 
 @pytest.mark.spark
 def test_a_name_that_is_told_outside_of_what_is_exported_is_found(spark: SparkSession, tmp_path: Path) -> None:
-    from wal.spark.export import export
+    from wal.spark.export.job import export
 
     directory = tmp_path / "log"
     log = open_here(directory)
@@ -400,12 +400,12 @@ def test_one_export_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_driver_that_is_killed_is_made_up_for(spark: SparkSession, sample: Path, tmp_path: Path) -> None:
     """A process of its own, killed when the first file is in its place and the others are not."""
-    from wal.spark.export import export
+    from wal.spark.export.job import export
 
     out = tmp_path / "out"
     program = (
         "import sys; from pathlib import Path\n"
-        "from wal.spark.session import session; from wal.spark.export import export\n"
+        "from wal.spark.session import session; from wal.spark.export.job import export\n"
         "rename = Path.rename\n"
         "def slow(self, target):\n"
         "    rename(self, target)\n"
@@ -481,7 +481,7 @@ def test_what_is_wrong_with_an_export_is_one_line(sample: Path, tmp_path: Path) 
 
 
 def test_spans_cover_the_log_without_overlap_and_are_alike() -> None:
-    from wal.spark.export import SPAN_BYTES, plan
+    from wal.spark.export.job import SPAN_BYTES, plan
 
     def segment(first: int, last: int, size: int) -> Segment:
         return Segment("u", "/log", f"{first}", first, last, 0, b"", size, True)
@@ -529,11 +529,11 @@ def test_a_damaged_journal_is_refused_and_nothing_stays_locked(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["orders", "007", "#77", "a=b", "50%", "a/../../b", "tab\there", "ü", ".."])
 def test_any_channel_has_a_directory_that_readers_take_for_its_name(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / folder_of(name, "2026-05-01")
+    folder = tmp_path / partition_folder(name, "2026-05-01")
     assert folder.parent.parent == tmp_path
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"offset": [1]}), folder / "x.parquet")
-    other = tmp_path / folder_of("-schema-", "1970-01-01")
+    other = tmp_path / partition_folder("-schema-", "1970-01-01")
     other.mkdir(parents=True)
     pq.write_table(pa.table({"offset": pa.array([], pa.int64())}), other / "schema.parquet")
     assert pq.read_table(tmp_path)["channel"].to_pylist() == [name]
@@ -563,7 +563,7 @@ def test_rows_go_to_their_channel_and_their_day_in_the_order_of_the_log() -> Non
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("OPEN_FILES", 2), ("ROW_GROUP_BYTES", 64), ("WAITING_BYTES", 128)):
-        monkeypatch.setattr(f"wal.spark.partfiles.{name}", value)
+        monkeypatch.setattr(f"wal.spark.export.partfiles.{name}", value)
 
 
 @pytest.mark.usefixtures("tiny")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.spark.jsontype import BadSchema, Typer, inferred
+from wal.spark.export.jsontype import BadSchema, Typer, inferred
 
 
 def struct(**fields: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal.pb.wal_pb2 import Part, Published
-from wal.spark import parts as module
-from wal.spark.parts import Parts, parts_of
+from wal.spark.read import parts as module
+from wal.spark.read.parts import Parts, parts_of
 
 part = st.builds(
     Part,

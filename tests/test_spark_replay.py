@@ -17,7 +17,7 @@ from mq.cli.spark import replay as command
 from mq.cli.spark.ledger import CHANNEL, Entry, Ledger, ReplayConflict
 from mq.errors import SequenceRefused, Unavailable
 from mq.testing import Running, broker
-from wal.spark.listing import visible
+from wal.spark.read.listing import visible
 from wal.spark.replay import Selected, Wanted, batches, in_order
 
 if TYPE_CHECKING:

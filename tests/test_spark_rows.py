@@ -30,11 +30,11 @@ from wal.record import (
     published_in,
 )
 from wal.segment import Gap
-from wal.spark.catalog import Catalog, catalog_of
-from wal.spark.listing import Segment
-from wal.spark.options import Options
-from wal.spark.rows import EVERYTHING, MESSAGES, Damage, Selection, messages
-from wal.spark.views import batches, records
+from wal.spark.read.catalog import Catalog, catalog_of
+from wal.spark.read.listing import Segment
+from wal.spark.read.options import Options
+from wal.spark.read.rows import EVERYTHING, MESSAGES, Filter, LeftOut, messages
+from wal.spark.read.views import batches, records
 
 SEGMENT = Segment("uuid", "/data", "00000000000000000001-0.wal", 1, 99, 0, b"saltsalt", 1 << 20, True)
 CATALOG = Catalog("uuid", names={1: "orders", 2: "orders.dlq"})
@@ -47,10 +47,10 @@ def frames(given: list[Record]) -> Iterator[Frame]:
         yield Frame(number * 1000, type_, number, 0, 0, b"".join(pieces))
 
 
-def rows(given: list[Record], selection: Selection = EVERYTHING, columns: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def rows(given: list[Record], selection: Filter = EVERYTHING, columns: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for made in messages(frames(given), SEGMENT, columns or tuple(MESSAGES), CATALOG, selection):
-        assert not isinstance(made, Damage), made
+        assert not isinstance(made, LeftOut), made
         found += made.to_pylist()
     return found
 
@@ -132,7 +132,7 @@ def test_rows_are_what_protobuf_says(given: list[Published]) -> None:
 
 @given(st.lists(publishes(), max_size=8), st.integers(0, 6), st.integers(0, 6))
 def test_a_selection_takes_exactly_what_it_says(given: list[Published], low: int, high: int) -> None:
-    selection = Selection(frozenset({1, 3}), NOW_US + low, NOW_US + high)
+    selection = Filter(frozenset({1, 3}), NOW_US + low, NOW_US + high)
     expected = [
         row for row in by_hand(list(given))
         if row["channel_id"] in (1, 3) and time(NOW_US + low) <= row["timestamp"] < time(NOW_US + high)
@@ -147,11 +147,11 @@ def test_what_a_consumer_would_not_get_is_left_out() -> None:
     given: list[Record] = [published(0, b"trimmed"), kept, published(5, b"of a deleted channel", channel=2)]
     given += [published(20, b"expired", ttl_ms=1), published(30, b"not yet", ttl_ms=60_000)]
     catalog = Catalog("uuid", names={1: "orders", 2: "old"}, starts={(1, 0): 11}, deleted={2})
-    selection = Selection(now_us=NOW_US + 1_000)
+    selection = Filter(now_us=NOW_US + 1_000)
     found = [
         row["value"]
         for made in messages(frames(given), SEGMENT, ("value",), catalog, selection)
-        if not isinstance(made, Damage)
+        if not isinstance(made, LeftOut)
         for row in made.to_pylist()
     ]
     assert found == [b"b", b"c", b"not yet"]
@@ -164,13 +164,13 @@ def test_what_can_not_be_read_stands_in_its_place() -> None:
     items += [Frame(2000, PUBLISHED, 7, 0, 0, b"\xff"), last]
     items.append(next(frames([Published(channel_id=1, count=1, batch=b"\x0a\x05no")])))
     found = list(messages(items, SEGMENT, ("value",), CATALOG))
-    told = [str(made) for made in found if isinstance(made, Damage)]
+    told = [str(made) for made in found if isinstance(made, LeftOut)]
     assert told == [
         f"{SEGMENT.name}, bytes 1100 to 1990, sequences 5 to 6: damaged bytes",
         f"{SEGMENT.name}, bytes 2000 to 2000, sequences 7 to 7: the record can't be decoded",
         f"{SEGMENT.name}, bytes 1000 to 1000, sequences 1 to 1: the batch can't be decoded",
     ]
-    values = [row["value"] for made in found if not isinstance(made, Damage) for row in made.to_pylist()]
+    values = [row["value"] for made in found if not isinstance(made, LeftOut) for row in made.to_pylist()]
     assert values == [b"one", b"two"]
 
 
@@ -178,7 +178,7 @@ def test_records_and_batches_tell_of_everything_without_the_messages() -> None:
     given = one_of_each()
     columns = ("type", "channel", "fields", "sequence")
     (made,) = records(frames(given), SEGMENT, columns, CATALOG, EVERYTHING)
-    assert not isinstance(made, Damage)
+    assert not isinstance(made, LeftOut)
     found = made.to_pylist()
     assert [row["sequence"] for row in found] == list(range(1, len(given) + 1))
     assert [row["type"] for row in found[:5]] == [
@@ -187,9 +187,9 @@ def test_records_and_batches_tell_of_everything_without_the_messages() -> None:
     assert found[-1]["type"] == "4000"
     assert all("batch" not in (row["fields"] or "") for row in found)
     (made,) = batches(
-        frames(given), SEGMENT, ("base_offset", "end_offset", "count", "is_dead_letter"), CATALOG, Selection()
+        frames(given), SEGMENT, ("base_offset", "end_offset", "count", "is_dead_letter"), CATALOG, Filter()
     )
-    assert not isinstance(made, Damage)
+    assert not isinstance(made, LeftOut)
     assert [tuple(row.values()) for row in made.to_pylist()] == [
         (0, 2, 2, False), (2, 3, 1, False), (3, 10, 2, False), (0, 1, 1, True), (10, 11, 1, False), (1, 2, 1, False),
     ]  # fmt: skip

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from wal.frame import Frame
 from wal.pb.wal_pb2 import Batch, BatchMessage, Header
 from wal.record import PUBLISHED, Published
-from wal.spark.decode import keyed
-from wal.spark.latest import LastKeys, joined, latest_of
-from wal.spark.selection import Selection, offsets_of, shortened
+from wal.spark.compact.latest import LastKeys, joined, latest_of
+from wal.spark.compact.selection import Selection, offsets_of, shortened
+from wal.spark.read.decode import keyed
 
 KEY = (1, 0)
 messages = st.lists(

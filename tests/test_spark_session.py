@@ -15,7 +15,7 @@ from process import wait_until
 
 from wal.spark.failure import reason
 from wal.spark.java import JavaNotFound
-from wal.spark.listing import NotALog
+from wal.spark.read.listing import NotALog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

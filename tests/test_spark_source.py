@@ -14,7 +14,7 @@ from smalllog import make_log
 import mq
 from mq.testing import Running, broker
 from wal.spark.failure import reason
-from wal.spark.listing import visible
+from wal.spark.read.listing import visible
 from wal.verify import verify
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def test_a_segment_that_is_replaced_after_the_listing_is_read_from_its_replaceme
     from wal.frame import Frame
     from wal.manifest import read_manifest, swap_manifest
     from wal.rewrite import Kept, rewrite
-    from wal.spark.source import Slice, present
+    from wal.spark.read.source import Slice, present
 
     directory = str(make_log(tmp_path / "data"))
     disk = DirectDisk()

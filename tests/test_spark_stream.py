@@ -25,13 +25,13 @@ from wal.frame import Frame
 from wal.manifest import read_manifest, swap_manifest
 from wal.record import ChannelCreated
 from wal.rewrite import Kept, rewrite
-from wal.spark.listing import visible
+from wal.spark.read.listing import visible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from wal.spark.stream import StreamReader
+    from wal.spark.read.stream import StreamReader
 
 pytestmark = pytest.mark.spark
 SECONDS = 120  # for what a JVM does on a busy machine
@@ -39,7 +39,7 @@ SECONDS = 120  # for what a JVM does on a busy machine
 
 def reader(path: Path, **options: str) -> StreamReader:
     """The planning half of a stream, without a JVM."""
-    from wal.spark.source import MqWal
+    from wal.spark.read.source import MqWal
 
     source = MqWal({"path": str(path), "columns": "offset,sequence", **options})
     return source.streamReader(source.schema())  # type: ignore[return-value]
@@ -68,7 +68,7 @@ def replace_first(directory: Path, *, keep: bool = True) -> None:
     manifest = read_manifest(disk, str(directory))
     assert manifest is not None
     first = visible(str(directory))[0]
-    from wal.spark.scan import read
+    from wal.spark.read.scan import read
 
     kept = [Kept(item.type, item.sequence, item.payload) for item in read(first) if isinstance(item, Frame)]
     rest = list(manifest.segments[1:])
@@ -125,7 +125,7 @@ def test_a_stream_begins_where_it_is_told_to(tmp_path: Path, starting: str, firs
 
 
 def test_what_left_the_log_unseen_fails_a_stream_unless_it_may_go_on(tmp_path: Path) -> None:
-    from wal.spark.stream import DataLost
+    from wal.spark.read.stream import DataLost
 
     directory = make_log(tmp_path / "data")
     stream, tolerant = reader(directory), reader(directory, failOnDataLoss="false")
@@ -141,7 +141,7 @@ def test_what_left_the_log_unseen_fails_a_stream_unless_it_may_go_on(tmp_path: P
 
 
 def test_another_log_in_the_place_of_the_first_is_noticed(tmp_path: Path) -> None:
-    from wal.spark.stream import DataLost
+    from wal.spark.read.stream import DataLost
 
     directory = make_log(tmp_path / "data")
     stream, tolerant = reader(directory), reader(directory, failOnDataLoss="false")

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from wal.spark.listing import manifest_of, visible
-from wal.spark.source import MqWal
+from wal.spark.read.listing import manifest_of, visible
+from wal.spark.read.source import MqWal
 
 Place: TypeAlias = tuple[int, int, int, int]  # of a message: sequence of its record, channel id, partition, offset
 

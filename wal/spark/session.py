@@ -24,7 +24,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from wal.spark.java import find_java
-from wal.spark.source import MqWal
+from wal.spark.read.source import MqWal
 
 __all__ = ["SparkNotStarted", "SparkSession", "session"]
 

@@ -28,11 +28,11 @@ def audit(data_dir: str, out: str, deep: bool, output: str, master: str | None, 
     Example:
       mq spark audit -d ./data --out ./audit && open ./audit/report.html
     """
-    from wal.spark.audit import audit as audit_log
-    from wal.spark.auditfiles import prepare, write
+    from wal.spark.audit.files import prepare, write
+    from wal.spark.audit.job import audit as audit_log
+    from wal.spark.audit.verdict import chain_of
     from wal.spark.progress import run
     from wal.spark.session import session
-    from wal.spark.verdict import chain_of
 
     chain_of(data_dir)  # what is wrong with the paths should not cost the start of a JVM to learn
     prepare(out)

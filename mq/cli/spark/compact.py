@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mq.state import State
     from wal.manifest import Manifest
     from wal.proposal import Offer
-    from wal.spark.compact import Plan
+    from wal.spark.compact.job import Plan
 
 
 @click.command(short_help="drop what a log no longer needs")
@@ -75,11 +75,11 @@ def run(
     """A whole compaction, if it frees so many bytes; what it did, or would do."""
     from mq.cli.spark.present import present_state
     from mq.rules import Rules, grounds
-    from wal.spark.compact import candidates, clear, plan, stage
-    from wal.spark.hands import SparkHands
+    from wal.spark.compact.hands import SparkHands
+    from wal.spark.compact.job import candidates, clear, plan, stage
     from wal.spark.progress import run as with_bar
+    from wal.spark.read.storage import folder_of, is_local
     from wal.spark.session import session
-    from wal.spark.storage import folder_of, is_local
 
     if not is_local(data_dir):
         raise click.UsageError(f"{data_dir} is no directory of this machine: a log is compacted where it lies")
@@ -118,7 +118,7 @@ def _staging(root: str, dry_run: bool) -> Iterator[None]:
     from wal.disk import DirectDisk
     from wal.errors import LogLocked
     from wal.proposal import STAGING, path_in_staging
-    from wal.spark.compact import LOCK
+    from wal.spark.compact.job import LOCK
 
     if dry_run:
         yield

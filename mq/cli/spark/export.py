@@ -15,7 +15,7 @@ from mq.cli.option import output_option
 from mq.cli.spark.option import one_data_dir_option, out_option, session_options
 
 if TYPE_CHECKING:
-    from wal.spark.export import Result
+    from wal.spark.export.job import Result
 
 
 @click.command(short_help="write messages to Parquet")
@@ -65,7 +65,7 @@ def export(
     if dry_run:
         _show_pending(data_dir, out, sealed_only, output)
         return
-    from wal.spark.export import export as run
+    from wal.spark.export.job import export as run
     from wal.spark.session import session
 
     def start() -> Any:
@@ -94,7 +94,7 @@ def _schema(text: str | None, start: Callable[[], Any]) -> Any:
             return json.loads(content)
         except ValueError as error:
             raise click.UsageError(f"{text} is no JSON: {error}") from None
-    from wal.spark.export import schema_of_ddl
+    from wal.spark.export.job import schema_of_ddl
 
     start()
     return schema_of_ddl(content)
@@ -102,7 +102,7 @@ def _schema(text: str | None, start: Callable[[], Any]) -> Any:
 
 def _tell_unknown(data_dir: str, channels: tuple[str, ...]) -> None:
     if channels:
-        from wal.spark.catalog import catalog_of
+        from wal.spark.read.catalog import catalog_of
 
         known = set(catalog_of(data_dir).names.values())
         for name in channels:
@@ -128,8 +128,8 @@ def _show(result: Result, out: str, output: str) -> None:
 
 
 def _show_pending(data_dir: str, out: str, sealed_only: bool, output: str) -> None:
-    from wal.spark.destination import exported_through
-    from wal.spark.export import pending
+    from wal.spark.export.destination import exported_through
+    from wal.spark.export.job import pending
 
     after = exported_through(out)
     segments = pending(data_dir, after, sealed_only=sealed_only)

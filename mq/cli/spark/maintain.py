@@ -20,7 +20,7 @@ from mq.cli.option import DURATION, SIZE, output_option, server_option
 from mq.cli.spark.option import one_data_dir_option, out_option, session_options
 
 if TYPE_CHECKING:
-    from wal.spark.listing import Segment
+    from wal.spark.read.listing import Segment
     from wal.spark.session import SparkSession
 
 HISTORY = "history.jsonl"
@@ -67,7 +67,7 @@ def maintain(
       mq spark maintain --data-dir ./data --out ./maintenance
       mq spark maintain --data-dir ./data --out ./maintenance --every 15m
     """
-    from wal.spark.storage import folder_of, is_local
+    from wal.spark.read.storage import folder_of, is_local
 
     if not is_local(data_dir) or not is_local(out):
         raise click.UsageError("a log is maintained where it lies: give directories of this machine, no URIs")
@@ -108,7 +108,7 @@ class Run:
         from wal.disk import DirectDisk
         from wal.errors import LogLocked
         from wal.proposal import STAGING, path_in_staging
-        from wal.spark.listing import manifest_of
+        from wal.spark.read.listing import manifest_of
 
         manifest_of(self._root)  # what is no log gets no folder from us
         disk = DirectDisk()
@@ -148,7 +148,7 @@ class Run:
         """Ask the broker to seal the segment that it writes, if that is old enough."""
         from mq.cli.install import is_owned
         from mq.cli.option import connect
-        from wal.spark.listing import visible
+        from wal.spark.read.listing import visible
 
         age_ms = _age_ms(visible(self._root)[-1])
         if age_ms is None or age_ms < after_ms or not is_owned(self._root):
@@ -165,8 +165,8 @@ class Run:
 
     def audit(self, report_every_ms: int) -> dict[str, Any]:
         """Check the segments that no run has checked; from time to time all of them, with a report."""
-        from wal.spark.hands import SparkHands
-        from wal.spark.listing import visible
+        from wal.spark.compact.hands import SparkHands
+        from wal.spark.read.listing import visible
 
         segments = visible(self._root, sealed_only=True)
         known = self._last("audit", "checked") or {}
@@ -196,7 +196,7 @@ class Run:
         return {**result, "error": f"{done['refused']} proposals are refused"} if done["refused"] else result
 
     def export(self) -> dict[str, Any]:
-        from wal.spark.export import export
+        from wal.spark.export.job import export
 
         done = export(self._spark, self._root, str(self._out / "lake"))
         return {
@@ -214,8 +214,8 @@ class Run:
         return session("mq maintain", master=self._master, verbose=self._verbose)
 
     def _report(self) -> dict[str, Any]:
-        from wal.spark.audit import audit
-        from wal.spark.auditfiles import write
+        from wal.spark.audit.files import write
+        from wal.spark.audit.job import audit
         from wal.spark.progress import run
 
         spark = self._spark()
@@ -252,7 +252,7 @@ class Run:
 
 def _check(segment: Segment) -> list[str]:
     """What is damaged in one segment, a line for each range."""
-    from wal.spark.listing import manifest_of
+    from wal.spark.read.listing import manifest_of
     from wal.verify import verify_segment
 
     manifest = manifest_of(segment.root)
@@ -267,7 +267,7 @@ def _age_ms(segment: Segment) -> float | None:
     """How long ago the first record with a time was written; None: there is none."""
     from wal.frame import Frame
     from wal.record import decode
-    from wal.spark.scan import read
+    from wal.spark.read.scan import read
 
     if segment.is_sealed:
         return None

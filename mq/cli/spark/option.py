@@ -9,14 +9,6 @@ import click
 from mq.cli.option import F
 
 
-def data_dir_option(command: F) -> F:
-    """Which logs: directories or URIs, as a tuple `data_dir`."""
-    return click.option(
-        "-d", "--data-dir", multiple=True, default=("./data",), envvar="WAL_DIR_PATH", metavar="PATH",
-        help="directory or URI of a log; may be given several times  [WAL_DIR_PATH, ./data]",
-    )(command)  # fmt: skip
-
-
 def one_data_dir_option(command: F) -> F:
     """Which log: one directory or URI, as `data_dir`."""
     return click.option(

@@ -14,8 +14,8 @@ from wal.manifest import Manifest
 from wal.reader import damaged
 from wal.record import decode
 from wal.segment import Gap
-from wal.spark.listing import SegmentGone, manifest_of, visible
-from wal.spark.scan import read
+from wal.spark.read.listing import SegmentGone, manifest_of, visible
+from wal.spark.read.scan import read
 
 LOOKS = 3  # at a log whose segments are replaced while we read
 BUFFER_BYTES = 1 << 20  # no message is ever asked for
