@@ -1,6 +1,7 @@
 """kombu on mq: queues, acks, prefetch, fan-out, and what happens to messages that nobody acked."""
 
 import inspect
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +83,18 @@ def test_a_requeued_message_comes_again_and_a_rejected_one_is_a_dead_letter(
     assert len(letters) == 1
 
 
+def test_a_message_that_is_requeued_as_often_as_it_may_be_delivered_is_a_dead_letter(
+    connection: kombu.Connection, mq_client: mq.Client
+) -> None:
+    connection.transport_options["max_deliver"] = 2
+    publish(connection, "never done")
+    for _ in range(2):
+        (message,) = receive(connection, 1)
+        message.requeue()
+    wait_until(lambda: mq_client.describe_group(channel_of("tasks"), GROUP).lag == 0)
+    assert mq_client.describe_channel(channel_of("tasks") + ".dlq").messages == 1
+
+
 def test_what_is_no_message_of_kombu_is_a_dead_letter_and_stops_nobody(
     connection: kombu.Connection, mq_client: mq.Client
 ) -> None:
@@ -106,6 +119,68 @@ def test_a_consumer_holds_no_more_than_its_prefetch_count(connection: kombu.Conn
         found[0].ack()
         connection.drain_events(timeout=10)
         assert len(found) == 5
+
+
+def fill_queues(connection: kombu.Connection, names: str, count: int) -> list[kombu.Queue]:
+    queues = [kombu.Queue(name, TASKS.exchange, routing_key=name) for name in names]
+    with connection.Producer() as producer:
+        for queue in queues:
+            for number in range(count):
+                producer.publish(number, exchange=queue.exchange, routing_key=queue.name, declare=[queue])
+    return queues
+
+
+def test_a_consumer_of_several_queues_holds_no_more_than_its_prefetch_count(
+    connection: kombu.Connection, mq_client: mq.Client
+) -> None:
+    queues = fill_queues(connection, "abcd", 5)
+    found: list[kombu.Message] = []
+    with connection.Consumer(queues, on_message=found.append, prefetch_count=4):
+        while len(found) < 4:
+            connection.drain_events(timeout=10)
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.2)
+        assert len(found) == sum(mq_client.describe_group(channel_of(name), GROUP).pending for name in "abcd") == 4
+        for number in range(20):
+            while len(found) == number:
+                connection.drain_events(timeout=10)
+            found[number].ack()
+    assert len(found) == 20
+
+
+def test_queues_take_turns_and_an_empty_one_takes_no_room(connection: kombu.Connection) -> None:
+    queues = [*fill_queues(connection, "e", 0), *fill_queues(connection, "ab", 3)]
+    found: list[str] = []
+
+    def on_message(message: kombu.Message) -> None:
+        found.append(message.delivery_info["routing_key"])
+        message.ack()
+
+    with connection.Consumer(queues, on_message=on_message, prefetch_count=1):
+        while len(found) < 6:
+            connection.drain_events(timeout=10)
+    assert set(found[:3]) == set(found[3:]) == {"a", "b"}
+
+
+def consuming_threads() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith(("mq-puller", "mq-consumer"))]
+
+
+def test_a_cancelled_consumer_leaves_when_nothing_of_it_is_leased(
+    connection: kombu.Connection, mq_client: mq.Client
+) -> None:
+    publish(connection, "long")
+    before = len(consuming_threads())
+    (message,) = receive(connection, 1)
+    for _ in range(3):
+        with connection.Consumer(TASKS, on_message=print), pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.05)
+    wait_until(lambda: len(mq_client.describe_group(channel_of("tasks"), GROUP).members) == 1)
+    message.ack()
+    group = mq_client.describe_group(channel_of("tasks"), GROUP)
+    assert (len(group.members), group.lag) == (0, 0)
+    wait_until(lambda: len(consuming_threads()) == before)
 
 
 def test_the_queue_can_be_asked_purged_and_got_from(connection: kombu.Connection) -> None:
@@ -170,6 +245,26 @@ def test_a_fanout_exchange_reaches_everyone_who_listens(connection: kombu.Connec
         for consumer in consumers:
             consumer.cancel()
     assert found == [("a", "hello"), ("b", "hello")]
+
+
+def test_what_is_fanned_out_can_be_acked_and_takes_no_room_where_it_is_not(connection: kombu.Connection) -> None:
+    news = kombu.Exchange("news", type="fanout")
+    found: list[kombu.Message] = []
+    queues = [kombu.Queue("news@a", news, auto_delete=True), TASKS]
+    with connection.Consumer(queues, on_message=found.append, prefetch_count=1):
+        with connection.Producer() as producer:
+            for number in range(4):
+                producer.publish(number, exchange=news, declare=[news])
+        while len(found) < 4:
+            connection.drain_events(timeout=10)
+        found[0].ack()
+        found[1].reject()
+        found[2].requeue()
+        publish(connection, "task", "another")
+        for expected in ("task", "another"):
+            connection.drain_events(timeout=10)
+            assert found[-1].payload == expected
+            found[-1].ack()
 
 
 def test_a_message_for_a_topic_goes_to_the_queues_that_match(connection: kombu.Connection) -> None:

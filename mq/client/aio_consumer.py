@@ -140,6 +140,11 @@ class AsyncConsumer:
         return self._assigned
 
     @property
+    def held(self) -> int:
+        """Messages that are leased to this consumer: handed out and not settled, or pulled ahead."""
+        return self._keeper.held
+
+    @property
     def lost(self) -> int:
         """Messages whose lease was gone when they were acked: they are delivered again."""
         return self._keeper.lost

@@ -69,6 +69,11 @@ class AsyncKeeper:
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
+    @property
+    def held(self) -> int:
+        """Messages that are kept."""
+        return self._book.held_messages
+
     def take(self, part: Part) -> None:
         """Settle this by other means: a transaction acks it itself."""
         self._book.take(*part)

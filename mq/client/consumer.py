@@ -215,6 +215,17 @@ class Consumer:
         return self._assigned
 
     @property
+    def held(self) -> int:
+        """Messages that are leased to this consumer: handed out and not settled, or pulled ahead.
+
+        >>> with client.consumer("orders", "billing") as consumer:
+        ...     consumer.fetch(3, timeout=5)[0].ack()
+        ...     consumer.held
+        2
+        """
+        return self._keeper.held
+
+    @property
     def lost(self) -> int:
         """Messages whose lease was gone when they were acked: they are delivered again.
 

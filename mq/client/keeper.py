@@ -84,6 +84,12 @@ class Keeper:
                 self._thread = threading.Thread(target=self._run, name="mq-consumer-keeper", daemon=True)
                 self._thread.start()
 
+    @property
+    def held(self) -> int:
+        """Messages that are kept."""
+        with self._lock:
+            return self._book.held_messages
+
     def take(self, parts: Sequence[Part]) -> list[tuple[Delivery, list[tuple[int, int]]]]:
         """Settle these by other means: a transaction acks them itself."""
         with self._lock:

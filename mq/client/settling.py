@@ -91,6 +91,11 @@ class Book:
         """Something waits that does not gain by waiting."""
         return bool(self._others)
 
+    @property
+    def held_messages(self) -> int:
+        """Of what is held, those that are not settled."""
+        return sum(delivery.unsettled for delivery in self.held.values())
+
     def hold(self, delivery: Delivery) -> None:
         self.held[delivery.receipt] = delivery
 

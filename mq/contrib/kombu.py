@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -28,7 +29,7 @@ from mq.client.client import Client
 from mq.client.consumer import Consumer
 from mq.client.message import Message, View
 from mq.client.position import at_offset
-from mq.contrib.puller import CLOSE_SECONDS, Listener, Puller
+from mq.contrib.puller import CLOSE_SECONDS, Listener, Puller, share_out
 from mq.errors import ChannelNotFound, GroupExists, GroupNotFound, MqError, Unavailable
 
 TRANSPORT_ALIASES["mq"] = "mq.contrib.kombu:Transport"
@@ -42,22 +43,26 @@ TRANSIENT = 1  # delivery_mode of messages that may be lost
 
 
 class QoS(virtual.QoS):  # type: ignore[misc]
-    """What was delivered and not settled. The broker has it leased, so nothing is put back by publishing it again."""
+    """What was delivered and not settled. The broker has it leased, so nothing is put back by publishing it again.
+
+    What was fanned out is leased to nobody: there is nothing to settle, and it is not counted here."""
 
     def ack(self, delivery_tag: str) -> None:
-        self.channel.take_lease(delivery_tag).ack()
-        self._settled(delivery_tag)
+        if leased := self.channel.take_lease(delivery_tag):
+            leased.ack()
+            self._settled(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        leased = self.channel.take_lease(delivery_tag)
-        if requeue:
-            leased.nack(delay_ms=0)
-        else:
-            leased.reject("rejected by the consumer")
-        self._settled(delivery_tag)
+        if leased := self.channel.take_lease(delivery_tag):
+            if requeue:
+                leased.nack(delay_ms=0)
+            else:
+                leased.reject("rejected by the consumer")
+            self._settled(delivery_tag)
 
     def _settled(self, delivery_tag: str) -> None:
         super().ack(delivery_tag)
+        self.channel.close_ended()
         self.channel.ask()  # there is room now, and whoever waits in drain_events may wait for long
 
     def restore_unacked(self) -> list[Any]:
@@ -88,6 +93,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self._getters: dict[str, Consumer] = {}
         self._leased: dict[str, Message] = {}
         self._no_ack: set[str] = set()
+        self._asking = threading.Lock()  # what there is room for is shared out once
 
     # ------------------------------------------------------------ queues
 
@@ -181,6 +187,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     # ------------------------------------------------------------ receiving
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
+        no_ack = no_ack or queue in self.connection.hears
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         if no_ack:
             self._no_ack.add(queue)
@@ -193,7 +200,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
         transport = self.connection
         if queue not in transport.hears:
-            return Puller(self._client.consumer(self._make(queue), GROUP), give)
+            return Puller(self._client.consumer(self._make(queue), GROUP), give, self.ask)
         name = self._make_fanout(transport.hears[queue][0])
         now = self._client.describe_channel(name).partitions[0].next_offset
         return Listener(self._client.read(name, start=at_offset(now)), give)
@@ -206,25 +213,37 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             if puller := self._pullers.pop(queue, None):
                 puller.cancel()
                 self._ended.append((queue, puller))
+                self.close_ended()
+
+    def close_ended(self) -> None:
+        """Close the pullers that were cancelled and of which nothing is leased any more."""
+        for ended in list(self._ended):
+            if ended[1].close_if_idle():
+                with suppress(ValueError):  # another thread did it too
+                    self._ended.remove(ended)
 
     def ask(self) -> None:
         """Let the pullers fetch as much as the prefetch count leaves room for. Any thread may call this."""
         transport = self.connection  # None, where another thread closes the channel just now
         if transport is None or not transport.arrived.empty():
             return  # what is there comes first, and more would be beyond the prefetch count
-        room = self.qos.can_consume_max_estimate()
-        share = MOST_AT_ONCE if room is None else -(-room // max(1, len(self._pullers)))
-        for queue, puller in list(self._pullers.items()):
-            if queue in self._no_ack:
-                puller.ask(MOST_AT_ONCE)
-            elif share:
-                puller.ask(share)
+        limit, limited = self.qos.prefetch_count, []
+        with self._asking:
+            for queue, puller in list(self._pullers.items()):
+                if queue in self._no_ack or not limit:
+                    puller.ask(MOST_AT_ONCE)
+                elif isinstance(puller, Puller):
+                    limited.append(puller)
+            ended = [puller for _, puller in self._ended if isinstance(puller, Puller)]
+            held = sum(each.load for each in (*limited, *ended)) + sum(each.held for each in self._getters.values())
+            share_out(limit - held, limited)
 
     def deliver(self, queue: str, message: View) -> None:
         """Hand a message to the consumer of its queue; one that came after the cancel goes back."""
         if queue not in self._active_queues:
             if isinstance(message, Message) and not self.closed:
                 message.nack(delay_ms=0)
+                self.close_ended()
         elif payload := self._payload(message, queue in self._no_ack):
             topic = payload["properties"]["delivery_info"].get("routing_key", "")
             if queue not in self.connection.hears or self.connection.hears[queue][1].match(topic):
@@ -262,11 +281,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]
                 self._leased[tag] = message
         return payload
 
-    def take_lease(self, delivery_tag: str) -> Message:
-        """What is leased under a tag, for its end. Raises Unavailable where it was given back already."""
+    def take_lease(self, delivery_tag: str) -> Message | None:
+        """What is leased under a tag, for its end; None: nothing is. Raises Unavailable where it was given back."""
         if self.closed:
             raise Unavailable("the channel is closed: what it delivered and was not acked comes again")
-        return self._leased.pop(delivery_tag)
+        return self._leased.pop(delivery_tag, None)
 
     def close(self) -> None:
         """Send the acks, and give back what is not acked."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 
+from mq.client.batch import Batch
 from mq.client.consumer import Consumer
 from mq.client.message import View
 from mq.client.reader import Reader
@@ -23,23 +24,39 @@ Give = Callable[[View | MqError], None]
 
 
 class Puller:
-    """Fetches from a group, as many messages as it was asked for, from the moment there are any."""
+    """Fetches from a group, as many messages as it was asked for, from the moment there are any.
 
-    def __init__(self, consumer: Consumer, give: Give) -> None:
+    Where there are none it waits for the first, and says so: what it was asked for may be asked of others meanwhile.
+    """
+
+    def __init__(self, consumer: Consumer, give: Give, on_idle: Callable[[], None]) -> None:
         self._consumer = consumer
         self._give = give
+        self._on_idle = on_idle
         self._asks: SimpleQueue[int] = SimpleQueue()  # 0 ends
+        self._due = 0  # of the ask that is not fulfilled yet
+        self.turn = 0  # grows with each ask that is shared out
         self._is_asked = self._is_cancelled = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="mq-puller", daemon=True)
         self._thread.start()
+
+    @property
+    def load(self) -> int:
+        """Messages that are leased to it, and those that it may find at any moment."""
+        return self._due + self._consumer.held
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it may be asked."""
+        return not self._is_asked
 
     def ask(self, count: int) -> None:
         """Fetch up to so many; nothing, where the last ask is not fulfilled yet."""
         with self._lock:
             if self._is_asked:
                 return
-            self._is_asked = True
+            self._is_asked, self._due = True, count
         self._asks.put(count)
 
     def cancel(self) -> None:
@@ -53,6 +70,13 @@ class Puller:
         with suppress(MqError):
             self._consumer.close(CLOSE_SECONDS)
 
+    def close_if_idle(self) -> bool:
+        """Close one that was cancelled, where nothing is leased to it any more."""
+        if self._consumer.held:
+            return False
+        self.close()
+        return True
+
     def _run(self) -> None:
         while count := self._asks.get():
             try:
@@ -61,16 +85,22 @@ class Puller:
                 if not self._is_cancelled:
                     self._give(error)
                 return
-            for place, message in enumerate(found, 1):
-                if place == len(found):  # before the last is given: whoever gets it may ask again at once
-                    self._is_asked = False
-                self._give(message)
+            with self._lock:  # before they are given: whoever gets the last may ask again at once
+                self._is_asked, self._due = False, 0
+            for message in found:
+                if self._is_cancelled:
+                    message.nack(delay_ms=0)
+                else:
+                    self._give(message)
 
-    def _fetch(self, count: int) -> list[View]:
-        while not self._is_cancelled:
-            if found := list(self._consumer.fetch(count, WAIT_SECONDS)):
-                return [*found]
-        return []
+    def _fetch(self, count: int) -> Batch:
+        found = self._consumer.fetch(count)
+        while not found and not self._is_cancelled:
+            if self._due:
+                self._due = 0
+                self._on_idle()
+            found = self._consumer.fetch(1, WAIT_SECONDS)
+        return found
 
 
 class Listener:
@@ -93,6 +123,10 @@ class Listener:
     def close(self) -> None:
         self.cancel()
 
+    def close_if_idle(self) -> bool:
+        self.close()
+        return True
+
     def _run(self) -> None:
         try:
             for message in self._reader:
@@ -100,3 +134,15 @@ class Listener:
         except MqError as error:
             if not self._is_cancelled:
                 self._give(error)
+
+
+def share_out(room: int, pullers: list[Puller]) -> None:
+    """Ask those that are free for this many in all, beginning with who was asked longest ago."""
+    free = sorted((puller for puller in pullers if puller.is_free), key=lambda puller: puller.turn)
+    last = max((puller.turn for puller in pullers), default=0)
+    for number, puller in enumerate(free):
+        share = -(-room // (len(free) - number))
+        if share > 0:
+            puller.turn = last = last + 1
+            puller.ask(share)
+            room -= share
