@@ -117,6 +117,7 @@ class Ladder:
 
     def time_at(self, offset: int, start: int, start_us: int) -> int:
         """About when the message at an offset was published; `start_us`: the first one, 0 where that is not known."""
+        offset = max(offset, start)  # a group may stand before the start; of what was there nothing is known
         at = bisect_right(self._offsets, offset)
         low, low_us = (self._offsets[at - 1], self._times[at - 1]) if at else (start, start_us)
         if at == len(self._offsets):

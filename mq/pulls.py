@@ -5,8 +5,11 @@ Runs on the loop. A task is made only where a batch, or a position by time, has 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from typing import Any
+
+from loguru import logger
 
 from mq.channel import Missing, Partition
 from mq.command import CreateGroup, Position, Pull
@@ -40,7 +43,7 @@ class Pulls:
         poll = LongPoll(self._polls, pull, done, self._clock.monotonic() + pull.max_wait_ms / 1000)
         try:
             if self._readback.is_time_asked(pull):
-                self._owner.spawn(self._pull_after_lookup(poll))
+                self._owner.spawn(self._answered(poll, self._pull_after_lookup(poll)))
                 return poll
             self._prepare(poll)
         except MqError as error:
@@ -88,7 +91,7 @@ class Pulls:
                 places = [Position(number, missing.reached[number]) for number, _ in poll.pull.positions]
                 poll.pull = replace(poll.pull, positions=places)
             self._polls.remove(poll)
-            self._owner.spawn(self._pull_after_reading(poll, missing))
+            self._owner.spawn(self._answered(poll, self._pull_after_reading(poll, missing)))
             return True
         except MqError as error:
             self._answer(poll, error)
@@ -143,6 +146,14 @@ class Pulls:
                 else key not in channel.partitions
             ):
                 self._retry(poll)
+
+    async def _answered(self, poll: LongPoll, work: Coroutine[Any, Any, None]) -> None:
+        """Whatever goes wrong in a task, also what nobody expected, whoever pulled is told."""
+        try:
+            await work
+        except Exception as error:
+            logger.opt(exception=error).error("a pull failed")
+            self._answer(poll, MqError("internal error; the server's log has the reason"))
 
     async def _pull_after_lookup(self, poll: LongPoll) -> None:
         try:

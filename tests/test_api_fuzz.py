@@ -81,7 +81,11 @@ def call_by_wire(broker: Broker, hostile: Hostile, calls: int, seen: Counter[str
             peer.socket.settimeout(ANSWER_SECONDS)
             peer.send(*(wire.pack(at, wire.METHODS[method], 0, data) for at, (method, data) in enumerate(burst, 1)))
             while waited_for:
-                id_, code, flags, payload = peer.take()
+                try:
+                    id_, code, flags, payload = peer.take()
+                except TimeoutError:
+                    left = [burst[id_ - 1] for id_ in waited_for]
+                    raise AssertionError(f"no answer to {left}: {broker.process.output[-2_000:]}") from None
                 assert code < wire.CONTROL, pb.WireError.FromString(payload)
                 method, data = burst[id_ - 1]
                 seen[NAMES[code]] += not flags & wire.MORE
@@ -116,7 +120,8 @@ def call_by_grpc(broker: Broker, hostile: Hostile, calls: int, seen: Counter[str
                     continue
                 code = future.code()
                 seen[code.name] += 1
-                assert code.name not in ("INTERNAL", "UNKNOWN", "DEADLINE_EXCEEDED"), f"{method} {data!r}: {code}"
+                words = f"{method} {data!r}: {code} {future.details()}"
+                assert code.name not in ("INTERNAL", "UNKNOWN", "DEADLINE_EXCEEDED"), words
 
 
 @pytest.mark.slow

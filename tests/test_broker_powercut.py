@@ -77,12 +77,16 @@ class DiskBroker(HandBroker):
     def __init__(self, disk: ModelDisk, clock: HandClock, rng: Random) -> None:
         log = FileLog.open(DIRECTORY, OPTIONS, disk=disk, clock=clock, random=rng.randbytes, is_threaded=False)
         super().__init__(log, clock, LIMITS)
+        self._disk = disk
+        self.loop.set_exception_handler(lambda loop, context: None)  # reads of a machine that is off
 
     def settle(self) -> None:
         for _ in range(3):
             self.spin()
             self.log.pump()
         self.spin()
+        if self._disk.is_off:
+            raise PowerCut  # which a reader found that wrote an index
 
 
 class Life:
