@@ -57,8 +57,8 @@ class _Redrive:
         self._partition: Partition = channel.partitions[0]
         group = channel.groups.get(REDRIVE_GROUP)
         cursor = group.cursors[0] if group else None
-        self._done = RangeSet(cursor.acked if cursor else ())
-        self._done.add(0, max(cursor.offset if cursor else 0, self._partition.start_offset))
+        self._acked = cursor.acked if cursor else RangeSet()  # by earlier slices; it may be long, and is only asked
+        self._done_before = max(cursor.offset if cursor else 0, self._partition.start_offset)
         self._gone = RangeSet()  # of this slice
         self._letters: dict[tuple[Channel, int], list[BatchMessage]] = {}
         self._bytes = 0
@@ -72,7 +72,7 @@ class _Redrive:
     def run(self) -> None:
         most = self._command.max_messages or self._state.limits.pull_messages
         while not self.is_done() and self.moved + self.left < most and self._bytes < MOST_BYTES:
-            self.offset = self._done.end_of(self.offset)
+            self.offset = self._done_to(self.offset)
             if self.is_done():
                 break
             try:
@@ -83,9 +83,13 @@ class _Redrive:
                     raise
                 break
 
+    def _done_to(self, offset: int) -> int:
+        """The first offset from there on that no earlier slice was done with."""
+        return self._acked.end_of(max(offset, self._done_before))
+
     def _slice(self, most: int) -> None:
         """Messages of one batch."""
-        start, stop = self.offset, self._done.next_start(self.offset, self._partition.readable_end(self.offset))
+        start, stop = self.offset, self._acked.next_start(self.offset, self._partition.readable_end(self.offset))
         batch = self._partition.find(start)
         if batch is None or batch.base >= stop or batch.has_expired(self._now):
             self._pass_over(start, stop if batch is None or batch.base >= stop else min(batch.end, stop))
@@ -176,9 +180,9 @@ class _Redrive:
         records.append(
             Acked(channel_id=channel_id, group_id=group_id, partition=0, ranges=ranges, timestamp_us=self._now)
         )
-        for first, end in self._gone:
-            self._done.add(first, end)
-        reached = self._done.end_of(start)
+        before, reached = -1, start
+        while before < reached:
+            before, reached = reached, self._gone.end_of(self._done_to(reached))
         if reached > start:
             records.append(
                 Trimmed(channel_id=channel_id, start_offset=reached, reason="redriven", timestamp_us=self._now)

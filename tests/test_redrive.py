@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -21,6 +22,7 @@ from mq.command import (
 )
 from mq.errors import ChannelNotFound, InvalidArgument, ScheduleNotFound
 from mq.limits import Limits
+from mq.ranges import RangeSet
 from wal.pb.wal_pb2 import Batch, ChannelSettings
 
 __all__ = ["all_stopped"]
@@ -108,6 +110,31 @@ def test_a_slice_at_a_time_with_filtered_letters_between(hand: HandBroker) -> No
     assert sum(moved) == 5
     assert max(moved) <= 3
     assert sorted(read(hand, "a")[10:]) == list("13579")
+
+
+class Unwalkable(RangeSet):
+    """May be asked, and is not to be walked over: there may be a hundred thousand ranges."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        raise AssertionError("somebody walks over all ranges")
+
+
+def test_a_slice_does_not_walk_over_what_earlier_ones_sent_back(hand: HandBroker) -> None:
+    for number in range(10):
+        reject(hand, 1, "even" if number % 2 == 0 else "odd")
+    assert hand.ask(Redrive("a.dlq", reason="odd")).moved == 5
+    dead = hand.state.channels["a.dlq"]
+    cursor = dead.groups["mq-redrive"].cursors[0]
+    assert len(cursor.acked) == 5
+    cursor.acked = Unwalkable(cursor.acked)
+    starts = []
+    while not hand.ask(Redrive("a.dlq", max_messages=2)).is_done:
+        starts.append(dead.partitions[0].start_offset)
+    assert starts == [4, 8]
+    assert cursor.offset == dead.partitions[0].start_offset == 10
+    assert read(hand, "a")[10:] == list("1357902468")
 
 
 def test_letters_whose_origin_is_gone_stay_until_somebody_names_a_place(hand: HandBroker) -> None:
