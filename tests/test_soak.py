@@ -113,7 +113,8 @@ def test_a_broker_at_seventy_percent_stays_bounded_and_keeps_its_promises(
             "descriptors": f"{min(meter.fds)} to {max(meter.fds)}",
             "MiB on disk": f"{min(meter.disk) >> 20} to {max(meter.disk) >> 20}",
         }
-        assert max(meter.disk) < MOST_DISK_BYTES
+        if SECONDS >= 120:  # nothing is cleaned before the second run of snapshots
+            assert max(meter.disk) < MOST_DISK_BYTES, "cleaning does not keep up: the disk fills"
         assert max(rss for _, rss in meter.samples) < MOST_RSS_BYTES
         assert meter.fds[-1] <= meter.fds[0] + 20
         if SECONDS >= 1_800:
