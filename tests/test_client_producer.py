@@ -12,6 +12,7 @@ from tcpproxy import connected
 import mq
 from mq.client import producer as producing
 from mq.client.outbox import Outbox
+from mq.testing import broker
 
 DEADLINE = 30.0
 
@@ -85,6 +86,30 @@ def test_no_batch_is_more_than_a_broker_takes(
 
     asyncio.run(send())
     assert contents(client) == 2 * (singles + many)
+
+
+def test_a_broker_that_takes_less_is_sent_less() -> None:
+    small = [b"s" * 1_000] * 600
+    with broker(LOG_LEVEL="ERROR", SERVER_MAX_RECV_MSG_SIZE="256KiB") as address:
+        with mq.Client(address) as client:
+            client.create_channel("c")
+            with client.producer("c", batch_size=1_000) as producer:
+                for value in small:
+                    producer.send(value)
+                producer.send_many(small)
+
+        async def send() -> None:
+            async with (
+                mq.AsyncClient(address) as tasks,
+                await tasks.producer("c", batch_size=1_000) as producer,
+            ):
+                for value in small:
+                    await producer.send(value)
+                await producer.send_many(small)
+
+        asyncio.run(send())
+        with mq.Client(address) as client:
+            assert contents(client) == 4 * small
 
 
 def test_a_future_tells_once_and_for_all(client: mq.Client) -> None:

@@ -131,6 +131,7 @@ class AsyncClient(AsyncAdmin):
             batch_size=batch_size,
             batch_bytes=batch_bytes,
             buffer_bytes=buffer_bytes,
+            request_bytes=connection.request_bytes,
             options=PublishOptions(durability=durability, ttl_ms=ttl_ms),
             made_by=codec or self._codec,
         )

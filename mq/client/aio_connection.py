@@ -96,6 +96,11 @@ class AsyncConnection:
         """Of the start of the broker that is connected; empty where the transport does not tell."""
         return str(getattr(getattr(self._transport, "welcome", None), "start_id", ""))
 
+    @property
+    def request_bytes(self) -> int:
+        """What the broker takes in one request; 0 where the transport does not tell."""
+        return int(getattr(getattr(self._transport, "welcome", None), "max_frame_bytes", 0))
+
     def check_usable(self) -> None:
         """Raises Unavailable."""
         if self._pid != os.getpid():

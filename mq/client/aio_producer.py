@@ -15,7 +15,7 @@ from mq.client.aio_connection import AsyncConnection
 from mq.client.codec import HeaderValue
 from mq.client.message import Published
 from mq.client.options import PublishOptions
-from mq.client.outbox import MOST_BYTES, MOST_MESSAGES, OutBatch, Outbox, Sent
+from mq.client.outbox import MOST_MESSAGES, OutBatch, Outbox, Sent
 from mq.client.producer import IN_FLIGHT, MANY
 from mq.client.publisher import PUBLISH_BATCH
 from mq.client.resend import resend
@@ -60,6 +60,7 @@ class AsyncProducer:
         batch_size: int,
         batch_bytes: int,
         buffer_bytes: int,
+        request_bytes: int,
         options: PublishOptions,
         made_by: Codec | None,
     ) -> None:
@@ -69,13 +70,13 @@ class AsyncProducer:
         self._connection = connection
         self._linger = linger_ms / 1_000
         self._many = min(max(batch_size, MANY), MOST_MESSAGES)
-        self._many_bytes = min(2 * batch_bytes, MOST_BYTES)
         self._buffer_bytes = buffer_bytes
         self._options = options
         self._codec = made_by
         self._loop = asyncio.get_running_loop()
         self._sequence = Sequence()
-        self._outbox = Outbox(channel, partitions, batch_size, batch_bytes)
+        self._outbox = Outbox(channel, partitions, batch_size, batch_bytes, request_bytes)
+        self._many_bytes = min(2 * batch_bytes, self._outbox.most_bytes)
         self._ready: deque[OutBatch] = deque()
         self._in_flight: dict[int, OutBatch] = {}
         self._failed: list[tuple[OutBatch, MqError]] = []

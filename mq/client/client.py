@@ -129,6 +129,7 @@ class Client(Admin):
             batch_size=batch_size,
             batch_bytes=batch_bytes,
             buffer_bytes=buffer_bytes,
+            request_bytes=self._connection.request_bytes,
             options=PublishOptions(durability=durability, ttl_ms=ttl_ms),
             made_by=codec or self._codec,
         )

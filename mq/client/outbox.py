@@ -12,7 +12,8 @@ from mq.errors import MqError
 from mq.pb import mq_pb2 as pb
 
 MOST_MESSAGES = 10_000  # of one publish: a broker takes no more
-MOST_BYTES = (4 << 20) - (64 << 10)  # of its messages: what a broker takes unless it is told otherwise, less the head
+REQUEST_BYTES = 4 << 20  # likewise, unless it is told otherwise
+HEAD_BYTES = 64 << 10  # left for what of a request is not its messages
 
 Callback = Callable[["Sent"], None]
 
@@ -133,11 +134,15 @@ class Sent:
 class Outbox:
     """Open batches by partition. A batch that is full, or due, is handed out once."""
 
-    def __init__(self, channel: str, partitions: int, batch_messages: int, batch_bytes: int) -> None:
+    def __init__(
+        self, channel: str, partitions: int, batch_messages: int, batch_bytes: int, request_bytes: int = 0
+    ) -> None:
+        """`request_bytes`: what the broker takes at once; 0: it is not known."""
         self.partitions = partitions
+        self.most_bytes = (request_bytes or REQUEST_BYTES) - HEAD_BYTES  # of the messages of one request
         self._channel = channel
         self._batch_messages = min(batch_messages, MOST_MESSAGES)
-        self._batch_bytes = min(batch_bytes, MOST_BYTES)
+        self._batch_bytes = min(batch_bytes, self.most_bytes)
         self._open: dict[int | None, OutBatch] = {}
 
     def partition_of(self, key: bytes | None) -> int | None:
@@ -154,7 +159,7 @@ class Outbox:
 
     def is_for(self, batch: OutBatch, size: int, count: int) -> bool:
         """Whether so many messages may join a batch: many have one of their own, and a large one may not fit."""
-        return not batch.count or (count == 1 and batch.bytes + size <= MOST_BYTES)
+        return not batch.count or (count == 1 and batch.bytes + size <= self.most_bytes)
 
     def close_if(self, batch: OutBatch, is_due: bool = False) -> bool:
         """Close a batch that is full, or due anyway; it is the caller's then."""

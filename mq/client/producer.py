@@ -21,7 +21,7 @@ from mq.client import codec, unclosed
 from mq.client.codec import HeaderValue
 from mq.client.connection import Connection
 from mq.client.options import PublishOptions
-from mq.client.outbox import MOST_BYTES, MOST_MESSAGES, OutBatch, Outbox, Sent
+from mq.client.outbox import MOST_MESSAGES, OutBatch, Outbox, Sent
 from mq.client.publisher import PUBLISH_BATCH
 from mq.client.resend import resend
 from mq.client.sequence import Sequence
@@ -52,6 +52,7 @@ class Producer:
         batch_size: int,
         batch_bytes: int,
         buffer_bytes: int,
+        request_bytes: int,
         options: PublishOptions,
         made_by: Codec | None,
     ) -> None:
@@ -61,7 +62,6 @@ class Producer:
         self._connection = connection
         self._linger = linger_ms / 1_000
         self._many = min(max(batch_size, MANY), MOST_MESSAGES)
-        self._many_bytes = min(2 * batch_bytes, MOST_BYTES)
         self._buffer_bytes = buffer_bytes
         self._options = options
         self._codec = made_by
@@ -69,7 +69,8 @@ class Producer:
         self._lock = threading.Lock()  # of everything below
         self._changed = threading.Condition(self._lock)
         self._sending = threading.RLock()  # keeps the order of what leaves
-        self._outbox = Outbox(channel, partitions, batch_size, batch_bytes)
+        self._outbox = Outbox(channel, partitions, batch_size, batch_bytes, request_bytes)
+        self._many_bytes = min(2 * batch_bytes, self._outbox.most_bytes)
         self._ready: deque[OutBatch] = deque()
         self._in_flight: dict[int, OutBatch] = {}
         self._failed: list[tuple[OutBatch, MqError]] = []
