@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.spark.export.jsontype import BadSchema, Typer, inferred
+from wal.spark.export.jsontype import MOST_DEPTH, BadSchema, Typer, inferred
 
 
 def struct(**fields: Any) -> dict[str, Any]:
@@ -42,6 +45,9 @@ def fitted(kind: Any, text: str) -> Any:
         ("double", "NaN", "misfit"),
         ("double", "1" * 400, "misfit"),
         ("double", "1e400", "misfit"),
+        ("float", "0.5", 0.5),
+        ("float", "1e300", "misfit"),
+        ("float", "-3.5e38", "misfit"),
         ("boolean", "true", True),
         ("boolean", "1", "misfit"),
         ("string", '"é"', "é"),
@@ -99,10 +105,44 @@ def test_nothing_is_guessed_from_nothing(values: list[bytes]) -> None:
         inferred(values)
 
 
-@pytest.mark.parametrize("schema", ["long", {}, struct(), struct(x="decimal(10,2)"), struct(x={"type": "array"}), [1]])
+@pytest.mark.parametrize(
+    "schema",
+    ["long", {}, struct(), struct(x="decimal(10,2)"), struct(x={"type": "array"}), [1], struct(**{"\ud800": "long"})],
+)
 def test_a_schema_that_asks_for_the_impossible_is_refused(schema: Any) -> None:
     with pytest.raises(BadSchema):
         Typer(schema)
+
+
+def nested(depth: int, kind: str) -> bytes:
+    opening, closing = {"array": (b"[", b"]"), "object": (b'{"x":', b"}")}[kind]
+    return b'{"x":' + opening * (depth - 1) + b"1" + closing * (depth - 1) + b"}"
+
+
+def test_a_name_that_is_no_text_is_no_column_and_keeps_nothing_from_being_one() -> None:
+    values = [b'{"\\ud800": 1, "x": 2, "y": {"\\ud800": 3, "z": 4}}']
+    schema = inferred(values)
+    assert schema == struct(x="long", y=struct(z="long"))
+    assert Typer(schema).columns(values)[0].to_pylist() == [{"x": 2, "y": {"z": 4}}]
+
+
+@pytest.mark.parametrize("kind", ["array", "object"])
+@pytest.mark.parametrize("depth", [MOST_DEPTH, MOST_DEPTH + 1, 200])
+def test_what_is_nested_deeper_than_a_file_may_be_is_text_from_there_on(tmp_path: Path, kind: str, depth: int) -> None:
+    values = [nested(depth, kind)]
+    typed, corrupt = Typer(inferred(values)).columns(values)
+    assert corrupt.to_pylist() == [None]
+    pq.write_table(pa.table({"value": typed}), tmp_path / "deep.parquet")
+    assert pq.read_table(tmp_path / "deep.parquet")["value"].to_pylist() == typed.to_pylist()
+
+
+def test_a_schema_that_is_too_deep_is_refused() -> None:
+    schema: Any = "long"
+    for _ in range(MOST_DEPTH):
+        schema = struct(x=schema)
+    Typer(schema)
+    with pytest.raises(BadSchema, match="deep"):
+        Typer(struct(x=schema))
 
 
 leaves = st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.floats(allow_nan=False) | st.text(max_size=5)

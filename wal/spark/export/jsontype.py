@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from math import isinf
+from struct import pack
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pyarrow as pa
 from wal.errors import WalError
 
 CORRUPT = "_corrupt_record"
+MOST_DEPTH = 32  # of types in types: readers of Parquet give up at about a hundred, and an array takes several
 
 Schema = dict[str, Any]
 _Fit = Callable[[Any], Any]
@@ -81,19 +83,21 @@ def _refuse(constant: str) -> NoReturn:
 # ---------------------------------------------------------------- fitting
 
 
-def _compiled(kind: Any) -> tuple[pa.DataType, _Fit]:
+def _compiled(kind: Any, room: int = MOST_DEPTH) -> tuple[pa.DataType, _Fit]:
     """The Arrow type of a schema's type, and what puts a JSON value into it."""
     if isinstance(kind, str) and kind in _SIMPLE:
         return _SIMPLE[kind]
     if isinstance(kind, dict):
+        if not room:
+            raise BadSchema(f"the schema of JSON values is more than {MOST_DEPTH} types deep")
         try:
             if kind["type"] == "struct" and kind["fields"]:
-                return _struct([(each["name"], *_compiled(each["type"])) for each in kind["fields"]])
+                return _struct([(each["name"], *_compiled(each["type"], room - 1)) for each in kind["fields"]])
             if kind["type"] == "array":
-                return _array(*_compiled(kind["elementType"]))
+                return _array(*_compiled(kind["elementType"], room - 1))
             if kind["type"] == "map" and kind["keyType"] == "string":
-                return _map(*_compiled(kind["valueType"]))
-        except (KeyError, TypeError):
+                return _map(*_compiled(kind["valueType"], room - 1))
+        except (KeyError, TypeError, UnicodeEncodeError):
             pass
     raise BadSchema(
         f"JSON values can't be exported as {json.dumps(kind)}; there are {', '.join(_SIMPLE)}, arrays, structs"
@@ -150,6 +154,12 @@ def _number(value: Any) -> float:
     return number
 
 
+def _small_number(value: Any) -> float:
+    number = _number(value)
+    pack("<f", number)  # raises OverflowError where it would become an infinity
+    return number
+
+
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("neither true nor false")
@@ -182,7 +192,7 @@ _SIMPLE: dict[str, tuple[pa.DataType, _Fit]] = {
     "short": (pa.int16(), _whole(16)),
     "byte": (pa.int8(), _whole(8)),
     "double": (pa.float64(), _number),
-    "float": (pa.float32(), _number),
+    "float": (pa.float32(), _small_number),
     "boolean": (pa.bool_(), _boolean),
     "date": (pa.date32(), _date),
     "timestamp": (pa.timestamp("us", tz="UTC"), _timestamp),
@@ -193,7 +203,7 @@ _SIMPLE: dict[str, tuple[pa.DataType, _Fit]] = {
 # A kind is None (only nulls so far), a name in _SIMPLE, a dict of fields, or a list with the kind of its elements.
 
 
-def _kind(value: Any) -> Any:
+def _kind(value: Any, room: int = MOST_DEPTH) -> Any:
     if value is None:
         return None
     if isinstance(value, bool):
@@ -204,12 +214,23 @@ def _kind(value: Any) -> Any:
         return "double"
     if isinstance(value, str):
         return "string"
+    if not room:
+        return "string"  # the rest as text
     if isinstance(value, dict):
-        return {name: _kind(inner) for name, inner in value.items()}
+        return {name: _kind(inner, room - 1) for name, inner in value.items() if _can_be_a_column(name)}
     merged = None
     for inner in value:
-        merged = _merge(merged, _kind(inner))
+        merged = _merge(merged, _kind(inner, room - 1))
     return [merged]
+
+
+def _can_be_a_column(name: str) -> bool:
+    """JSON can name half a character, Parquet can't."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _merge(one: Any, other: Any) -> Any:
