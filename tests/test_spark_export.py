@@ -560,6 +560,14 @@ def test_rows_go_to_their_channel_and_their_day_in_the_order_of_the_log() -> Non
     ]
 
 
+def test_rows_that_wait_for_their_file_keep_nothing_but_themselves() -> None:
+    rows = batches([(number % 50, 0, number) for number in range(1000)])
+    rows = rows.append_column("value", pa.array([bytes(1000)] * 1000))
+    parts = [part for _, _, part in by_channel_and_day(rows)]
+    assert len(parts) == 50
+    assert sum(part.get_total_buffer_size() for part in parts) < 2 * rows.nbytes
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("OPEN_FILES", 2), ("ROW_GROUP_BYTES", 64), ("WAITING_BYTES", 128)):

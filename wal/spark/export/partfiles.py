@@ -128,11 +128,11 @@ def by_channel_and_day(batch: pa.RecordBatch) -> Iterator[tuple[int, str, pa.Rec
         yield int(channels[0]), _date(int(days[0])), rest
         return
     order = np.lexsort((days, channels))  # stable: rows of one day stay in the order of the log
-    ordered = rest.take(pa.array(order))
     channels, days = channels[order], days[order]
     starts = np.flatnonzero((np.diff(channels, prepend=channels[0] - 1) != 0) | (np.diff(days, prepend=days[0]) != 0))
     for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
-        yield int(channels[start]), _date(int(days[start])), ordered.slice(start, stop - start)
+        # each with bytes of its own: a slice of all rows would keep all of them for as long as it waits
+        yield int(channels[start]), _date(int(days[start])), rest.take(pa.array(order[start:stop]))
 
 
 def _date(day: int) -> str:
