@@ -461,13 +461,16 @@ def test_what_is_wrong_with_an_export_is_one_line(sample: Path, tmp_path: Path) 
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.json").write_text('{"type": ')
     (tmp_path / "decimal.json").write_text('{"type": "struct", "fields": [{"name": "x", "type": "decimal(9,2)"}]}')
+    (tmp_path / "latin").write_bytes(b"gr\xf6\xdfe DOUBLE")
     new, bad = str(tmp_path / "new"), str(tmp_path / "bad.json")
     for arguments, code, line in (
         (["--data-dir", str(sample), "--out", "s3://bucket/lake"], 2, "is a directory"),
         (["--data-dir", str(sample), "--out", new, "--json-schema", bad], 2, "is no JSON"),
+        (["--data-dir", str(sample), "--out", new, "--json-schema", str(tmp_path / "latin")], 2, "is not UTF-8"),
         (["--data-dir", str(sample), "--out", new, "--json-schema", str(tmp_path / "decimal.json")], 1, "decimal"),
         (["--data-dir", str(tmp_path / "empty"), "--out", new], 3, "holds no log"),
         (["--data-dir", str(tmp_path / "missing"), "--out", new], 3, "No such file"),
+        (["--data-dir", "nosuch://bucket/log", "--out", new], 1, "nosuch://bucket/log"),
         (["--data-dir", str(sample), "--out", "/proc/nowhere"], 3, "No such file"),
     ):
         result = CliRunner().invoke(main, ["spark", "export", *arguments])
@@ -525,6 +528,45 @@ def test_a_damaged_journal_is_refused_and_nothing_stays_locked(tmp_path: Path) -
     path.write_text(intact)
     with Destination(tmp_path) as destination:
         assert destination.through == 9
+
+
+def test_an_export_that_nobody_knows_the_kind_or_the_commits_of_is_refused(tmp_path: Path) -> None:
+    with Destination(tmp_path) as destination:
+        destination.begin(Kind("uuid"))
+    path = tmp_path / journal.JOURNAL / "export.json"
+    intact = path.read_text()
+    for damaged in (b"", b"[]", b"\xff\xfe", intact[:40].encode(), intact.replace('"channels"', '"canals"').encode()):
+        path.write_bytes(damaged)
+        with Destination(tmp_path) as destination, pytest.raises(ExportRefused, match=r"export\.json is damaged"):
+            destination.kind()
+    path.write_text(intact)
+    stray = tmp_path / journal.JOURNAL / "commits" / "copy of 1.json"
+    stray.touch()
+    with pytest.raises(ExportRefused, match="copy of 1"):
+        Destination(tmp_path)
+
+
+def test_the_way_to_what_a_commit_names_is_synced_before_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[Path] = []
+    sync, write = journal._sync, journal._write
+
+    def noted_sync(path: Path) -> None:
+        steps.append(path)
+        sync(path)
+
+    def noted_write(path: Path, content: Any) -> None:
+        steps.append(path)
+        write(path, content)
+
+    with Destination(tmp_path / "new" / "export") as destination:
+        monkeypatch.setattr(journal, "_sync", noted_sync)
+        monkeypatch.setattr(journal, "_write", noted_write)
+        staging = destination.stage()
+        destination.commit(staging, Commit(0, 0, 9, ""))
+    before = steps[: steps.index(destination.journal / "commits" / "00000001.json")]
+    assert {staging, staging.parent, destination.journal, destination.root, tmp_path / "new"} <= set(before)
 
 
 @pytest.mark.parametrize("name", ["orders", "007", "#77", "a=b", "50%", "a/../../b", "tab\there", "ü", ".."])

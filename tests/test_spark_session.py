@@ -10,6 +10,7 @@ from _thread import interrupt_main
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from process import wait_until
 
@@ -91,6 +92,10 @@ def test_what_a_user_can_help_is_told_and_what_he_can_not_is_not() -> None:
     )
     assert reason(JavaNotFound("no Java")) == "no Java"
     assert reason(OSError(28, "No space left on device", "/out")) == "/out: No space left on device"
+    assert reason(OSError("AWS Error ACCESS_DENIED\nrequest id 5")) == "AWS Error ACCESS_DENIED"
+    assert reason(OSError()) == "OSError"
+    assert reason(pa.ArrowInvalid("Cannot parse URI: 's3:// '\nmore")) == "Cannot parse URI: 's3:// '"
+    assert reason(BrokenPipeError(32, "Broken pipe")) is None
     assert reason(ModuleNotFoundError("no", name="mq.nosuch")) is None
     assert reason(ZeroDivisionError()) is None
 

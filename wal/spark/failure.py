@@ -26,8 +26,13 @@ def reason(error: BaseException) -> str | None:
         return str(error)
     if kind.__module__.startswith(("pyspark.", "py4j.")):
         return _raised_in_worker(str(error))
-    if isinstance(error, OSError) and error.strerror and not isinstance(error, BrokenPipeError):
+    if isinstance(error, BrokenPipeError):
+        return None
+    if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    # a store behind a URI has no numbers for its errors, and pyarrow has errors of its own for what is no URI
+    if isinstance(error, OSError) or any(each.__module__ == "pyarrow.lib" for each in kind.__mro__):
+        return next((line.strip() for line in str(error).splitlines() if line.strip()), kind.__name__)
     return None
 
 

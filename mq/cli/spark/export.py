@@ -88,7 +88,10 @@ def _schema(text: str | None, start: Callable[[], Any]) -> Any:
     """What --json-schema says. Only Spark reads its own language."""
     if text is None or text == "infer":
         return text
-    content = Path(text).read_text().strip()
+    try:
+        content = Path(text).read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        raise click.UsageError(f"{text} is no schema: it is not UTF-8") from None
     if content.startswith("{"):
         try:
             return json.loads(content)

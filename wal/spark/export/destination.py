@@ -120,10 +120,13 @@ class Destination:
         path = self.journal / "export.json"
         if not path.exists():
             return None
-        told = json.loads(path.read_text())
-        if told.pop("format") != _FORMAT:
-            raise ExportRefused(f"{self.root} was written by a newer version of mq")
-        return Kind(told["log_uuid"], tuple(told["channels"]), told["json_schema"])
+        try:
+            told = json.loads(path.read_text())
+            if told["format"] != _FORMAT:
+                raise ExportRefused(f"{self.root} was written by a newer version of mq")
+            return Kind(told["log_uuid"], tuple(told["channels"]), told["json_schema"])
+        except (ValueError, TypeError, KeyError):
+            raise ExportRefused(f"{path} is damaged: nobody knows what this is an export of; begin a new one") from None
 
     def begin(self, kind: Kind) -> None:
         """Remember what is exported. Raises ExportRefused where it is something else already."""
@@ -135,6 +138,14 @@ class Destination:
             if getattr(present, name) != getattr(kind, name):
                 raise ExportRefused(f"{self.root} is the export of another {what}; export into a new directory")
 
+    def put(self, draft: Path, path: str) -> None:
+        """Make a file part of the export that is in no commit."""
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sync(draft)
+        draft.replace(target)
+        self._sync_way_to({target})
+
     def stage(self) -> Path:
         """A new directory for the files of the next commit."""
         number = self.last.number + 1 if self.last else 1
@@ -145,7 +156,9 @@ class Destination:
     def commit(self, staging: Path, commit: Commit) -> Commit:
         """Make the commit's files part of the export."""
         commit = replace(commit, number=self.last.number + 1 if self.last else 1, staging=staging.name)
-        _sync(staging)
+        # what the commit names is there after a power cut, and so is the way to it
+        for folder in (staging, staging.parent, self.journal, self.root, self.root.absolute().parent):
+            _sync(folder)
         _write(_commit_path(self.journal, commit.number), asdict(commit))
         self.last = commit
         self._put_in_place(commit)
@@ -155,16 +168,18 @@ class Destination:
         staging = self.journal / "staging" / commit.staging
         if not staging.exists():
             return
-        folders: set[Path] = set()
         for each in commit.files:
             target = self.root / each.path
             if (staging / each.staged).exists():  # else it was, before a crash
                 target.parent.mkdir(parents=True, exist_ok=True)
                 (staging / each.staged).rename(target)
-            folders.update(parent for parent in target.parents if self.root in (parent, *parent.parents))
-        for folder in sorted(folders, reverse=True):
-            _sync(folder)
+        self._sync_way_to({self.root / each.path for each in commit.files})
         shutil.rmtree(staging)
+
+    def _sync_way_to(self, files: set[Path]) -> None:
+        parents = {parent for path in files for parent in path.parents if self.root in (parent, *parent.parents)}
+        for folder in sorted(parents, reverse=True):
+            _sync(folder)
 
 
 def exported_through(out: str | Path) -> int:
@@ -174,10 +189,13 @@ def exported_through(out: str | Path) -> int:
 
 
 def last_commit(journal: Path) -> Commit | None:
-    numbers = [int(path.stem) for path in (journal / "commits").glob("*.json")]
-    if not numbers:
+    found = list((journal / "commits").glob("*.json"))
+    strange = [path for path in found if not path.stem.isdecimal()]
+    if strange:
+        raise ExportRefused(f"{strange[0]} is no commit: nobody knows how far this export is")
+    if not found:
         return None
-    path = _commit_path(journal, max(numbers))
+    path = max(found, key=lambda each: int(each.stem))
     try:
         told = json.loads(path.read_text())
         files = tuple(PartFile(**each) for each in told.pop("files"))
@@ -207,8 +225,9 @@ def _write(path: Path, content: Any) -> None:
     _sync(path.parent)
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """A file's bytes, or the names in a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -169,11 +169,9 @@ def _begin(destination: Destination, segments: list[Segment], wanted: Kind) -> N
     """What the directory is an export of, and a file that shows its schema, before the first row."""
     if wanted.json_schema == INFER:
         wanted = replace(wanted, json_schema=_guessed(segments, wanted.channels))
-    path = destination.root / SCHEMA_FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = destination.journal / "schema.new"
     write_empty(draft, file_schema(wanted.json_schema))
-    draft.replace(path)
+    destination.put(draft, SCHEMA_FILE)
     destination.begin(wanted)
 
 
