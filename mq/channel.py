@@ -153,18 +153,21 @@ class Schedule(NamedTuple):
 class Schedules(dict[int, Schedule]):
     """The delayed publishes of a channel, by their ids. There may be a million: nobody is to walk over all of them."""
 
-    __slots__ = ("_channel_id", "in_order", "messages")
+    __slots__ = ("_channel_id", "changed", "in_order", "messages")
 
     def __init__(self, channel_id: int) -> None:
         super().__init__()
         self._channel_id = channel_id
         self.in_order = Timetable()
         self.messages = 0  # in all of them
+        self.changed: set[int] | None = None  # since somebody wanted to know: what was planned, and what is no more
 
     def plan(self, schedule_id: int, schedule: Schedule) -> Entry:
         self.drop(schedule_id)
         self[schedule_id] = schedule
         self.messages += schedule.messages
+        if self.changed is not None:
+            self.changed.add(schedule_id)
         entry = (schedule.due_us, schedule_id, self._channel_id)
         self.in_order.add(entry)
         return entry
@@ -181,6 +184,8 @@ class Schedules(dict[int, Schedule]):
         if planned is None:
             return None
         self.messages -= planned.messages
+        if self.changed is not None:
+            self.changed.add(schedule_id)
         entry = (planned.due_us, schedule_id, self._channel_id)
         self.in_order.remove(entry)
         return entry

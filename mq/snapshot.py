@@ -5,6 +5,7 @@ Leases, members and batches in memory are not in it: a restart forgets the first
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from mq.channel import Channel, Partition, Schedule
@@ -14,9 +15,11 @@ from mq.ladder import LONG_AGO_US, NEVER_US
 from mq.producer import Answer, Producers
 from wal.pb.wal_pb2 import ChannelSnapshot, OffsetRange, Redelivered
 
+DRAFTED = 1024  # delayed publishes in a part of a draft: about 25 KiB, and a few ms
 
-def take(channel: Channel) -> ChannelSnapshot:
-    """The whole durable state of a channel."""
+
+def take(channel: Channel, *, is_drafted: bool = False) -> ChannelSnapshot:
+    """The whole durable state of a channel; without its delayed publishes where a draft tells of them."""
     return ChannelSnapshot(
         channel_id=channel.channel_id,
         name=channel.name,
@@ -33,10 +36,69 @@ def take(channel: Channel) -> ChannelSnapshot:
         ],
         schedules=[
             ChannelSnapshot.Schedule(schedule_id=number, due_us=due_us, sequence=sequence, count=messages)
-            for number, (due_us, sequence, messages) in channel.schedules.items()
+            for number, (due_us, sequence, messages) in (() if is_drafted else channel.schedules.items())
         ],
         created_us=channel.created_us,
     )
+
+
+class Draft:
+    """The delayed publishes of a channel, encoded ahead of its snapshot, some at a time: there may be a million.
+
+    What is planned, published or cancelled meanwhile is put right in the turn in which the snapshot is taken. So that
+    tells of one place in the log all the same, and its cost there is that of the changes.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._ids = list(channel.schedules)
+        self._ids.sort()
+        self._parts: list[ChannelSnapshot] = []
+        channel.schedules.changed = set()
+
+    def step(self) -> bool:
+        """Encode the next ones; false: all are."""
+        at = len(self._parts) * DRAFTED
+        if at < len(self._ids):
+            self._parts.append(self._part(self._ids[at : at + DRAFTED]))
+        return at < len(self._ids)
+
+    def finish(self) -> list[ChannelSnapshot]:
+        """All of them as they are now, in parts that follow those of `split`."""
+        changed = sorted(self.channel.schedules.changed or ())
+        self.give_up()
+        added, stale = [], set()
+        for number in changed:
+            at = bisect_left(self._ids, number)
+            if at < len(self._ids) and self._ids[at] == number:
+                stale.add(at // DRAFTED)
+            else:
+                added.append(number)
+        for at in stale:
+            self._parts[at] = self._part(self._ids[at * DRAFTED : (at + 1) * DRAFTED])
+        return [*self._parts, *(self._part(added[at : at + DRAFTED]) for at in range(0, len(added), DRAFTED))]
+
+    def give_up(self) -> None:
+        self.channel.schedules.changed = None
+
+    def _part(self, ids: list[int]) -> ChannelSnapshot:
+        part = ChannelSnapshot(channel_id=self.channel.channel_id)
+        for number in ids:
+            planned = self.channel.schedules.get(number)
+            if planned is not None:
+                due_us, sequence, messages = planned
+                part.schedules.add(schedule_id=number, due_us=due_us, sequence=sequence, count=messages)
+        return part
+
+
+def follow(parts: list[ChannelSnapshot], drafted: list[ChannelSnapshot]) -> list[ChannelSnapshot]:
+    """The parts of a snapshot with those of a draft behind them."""
+    for number, part in enumerate(drafted, len(parts)):
+        part.part = number
+    parts = [*parts, *drafted]
+    for part in parts[:-1]:
+        part.more = True
+    return parts
 
 
 def split(whole: ChannelSnapshot, most_bytes: int) -> list[ChannelSnapshot]:

@@ -29,6 +29,7 @@ class Snapshotter:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._left: list[int] = []  # channels that the run still has to write
+        self._draft: snapshot.Draft | None = None  # of the one that it writes next
         self._begin_sequence = 0  # of the run under way; 0: none is
         self._bytes = 0  # of its records
         self._last_end = 0  # the sequence of the last SnapshotEnd
@@ -83,19 +84,36 @@ class Snapshotter:
 
     def _next(self) -> None:
         """The next channel, or the end of the run. These records change nothing, so nothing is applied."""
+        if self._draft is not None:
+            self._go_on_with(self._draft)
+            return
         while self._left:
             channel = self._state.channels_by_id.get(self._left.pop())
             if channel is not None:
-                self._put_channel(channel)
+                if len(channel.schedules) > snapshot.DRAFTED:
+                    self._draft = snapshot.Draft(channel)
+                else:
+                    self._put_channel(channel)
                 return
         self._last_end = self._put(SnapshotEnd(begin_sequence=self._begin_sequence))
         self._last_bytes = self._bytes
         self._begin_sequence = 0
 
-    def _put_channel(self, channel: Channel) -> None:
+    def _go_on_with(self, draft: snapshot.Draft) -> None:
+        channel = draft.channel
+        if self._state.channels_by_id.get(channel.channel_id) is not channel:
+            self._draft = None  # it was deleted meanwhile
+        elif not draft.step():
+            self._draft = None
+            self._put_channel(channel, draft)
+
+    def _put_channel(self, channel: Channel, draft: snapshot.Draft | None = None) -> None:
         """All parts in one turn: nothing may come between them, for they tell of one place in the log."""
         try:
-            parts = snapshot.split(snapshot.take(channel), self._limits.snapshot_record_bytes)
+            whole = snapshot.take(channel, is_drafted=draft is not None)
+            parts = snapshot.split(whole, self._limits.snapshot_record_bytes)
+            if draft is not None:
+                parts = snapshot.follow(parts, draft.finish())
         except Exception as error:
             self._abandon(error)
             return
@@ -106,6 +124,9 @@ class Snapshotter:
         """Leave the run under way as it is: a start goes by the one before. The next comes when it is due."""
         logger.warning("a snapshot run is given up, a start will replay more: {}", error)
         self._left.clear()
+        if self._draft is not None:
+            self._draft.give_up()
+            self._draft = None
         self._begin_sequence = 0
 
     def _put(self, record: SnapshotBegin | ChannelSnapshot | SnapshotEnd) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 from handbroker import HandBroker, all_stopped, durable, offsets_of, publish
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq import snapshot
-from mq.command import Ack, CreateChannel, Nack, Pull, Receipt
+from mq.command import Ack, CancelSchedule, CreateChannel, DeleteChannel, ListSchedules, Nack, Pull, Receipt
 from mq.limits import Limits
 from mq.producer import Producers
 from wal.memory import MemoryLog
@@ -63,6 +64,51 @@ def test_a_broker_with_such_a_state_closes_with_one_last_run() -> None:
     hand.loop.run_until_complete(asyncio.wait_for(hand.broker.close(), 5))
     assert runs(hand.log) == written + 1
     assert isinstance(hand.log._records[hand.log.last_sequence], SnapshotEnd)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_delayed_messages_that_change_while_a_snapshot_is_drafted_are_told_as_they_are_in_the_end(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafted four at a time; before each turn of the run some are planned, some cancelled, and some come out."""
+    monkeypatch.setattr(snapshot, "DRAFTED", 4)
+    random = Random(seed)
+    hand = HandBroker(limits=Limits(snapshot_bytes=1 << 40))
+    for channel in "abc":
+        hand.ask(CreateChannel(channel))
+
+    def change(times: int, cancelled: float = 0.4) -> None:
+        for _ in range(times):
+            channel = random.choice("abc" if "b" in hand.state.channels else "ac")
+            planned = hand.ask(ListSchedules(channel)).schedules
+            if planned and random.random() < cancelled:
+                hand.ask(CancelSchedule(channel, random.choice(planned).schedule_id))
+            elif random.random() < 0.1:
+                hand.tick(random.randrange(2_000))
+            else:
+                hand.ask(publish(channel, "later", delay_ms=random.randrange(1, 90_000)))
+
+    change(150, cancelled=0.1)
+    snapshotter = hand.broker._snapshotter
+    hand.loop.call_soon(snapshotter._begin)
+    hand.settle()
+    turns = 0
+    while snapshotter._begin_sequence:
+        change(random.randrange(3))
+        if turns == 12 and seed % 4 == 0:
+            hand.ask(DeleteChannel("b"))
+        hand.loop.call_soon(snapshotter._next)
+        hand.settle()
+        turns += 1
+    assert turns > 8
+    change(3)
+    assert [channel.schedules.changed for channel in hand.state.channels.values()] == [None] * len(hand.state.channels)
+    before = durable(hand.state)
+    again = hand.crash()
+    assert isinstance(next(iter(again.log.replay()))[1], SnapshotBegin)
+    assert durable(again.state) == before
+    assert list(again.state.schedules) == list(hand.state.schedules)
+    assert again.state.set_aside == 0
 
 
 def large(limits: Limits, log: MemoryLog) -> HandBroker:
