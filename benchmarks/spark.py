@@ -161,7 +161,7 @@ def compact(spark: SparkSession, log: Path, rules: Trimmed) -> int:
     """Plan and stage, as the job does, each file synced; returns the bytes that were written."""
     hands, manifest = SparkHands(spark), manifest_of(str(log))
     planned = plan(hands, visible(str(log), sealed_only=True), rules)
-    offers = stage(hands, str(log), manifest, planned, rules, lambda keys: (), time.time_ns() // 1000)
+    offers = stage(hands, str(log), manifest, planned, rules, lambda keys: (), lambda: time.time_ns() // 1000)
     return sum(output.bytes for offer in offers for output in offer.outputs)
 
 

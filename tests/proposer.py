@@ -45,4 +45,4 @@ def propose(directory: Path, now_us: int, worth: float = 0.0) -> list[Offer]:
     manifest, state = present_state(root)
     rules = Rules(state, now_us)
     found = plan(OneHand(), candidates(root, manifest), rules, worth=worth)
-    return stage(OneHand(), root, manifest, found, rules, lambda keys: grounds(state, keys), now_us)
+    return stage(OneHand(), root, manifest, found, rules, lambda keys: grounds(state, keys), lambda: now_us)

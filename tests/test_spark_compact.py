@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -87,7 +89,7 @@ def test_a_stopped_log_is_compacted_in_one_go(broker: FileBroker, spark: SparkSe
     would = compact(broker.directory, "--dry-run", "--worth", "0")
     assert {path.name: path.stat().st_size for path in broker.directory.rglob("*")} == files, "it only looked"
     assert {row["channel"]: row["messages"] for row in would["channels"]}["prices"] == len(prices) - len(latest(prices))
-    done = compact(broker.directory, "--install", "--worth", "0")
+    done = compact(broker.directory, "--install", "--offline", "--worth", "0")
     assert {row["state"] for row in done["proposals"]} == {"installed"}
     assert done["freed_bytes"] >= would["droppable_bytes"] - 1_000 > 0
     assert waiting_offers(DirectDisk(), str(broker.directory)) == []
@@ -110,6 +112,48 @@ def test_a_proposal_waits_for_its_install_and_the_next_compaction_gives_it_up(
         asked = ["wal", "install", row["proposal"], "--offline", str(broker.directory), "-o", "json"]
         answer = CliRunner().invoke(main, asked, catch_exceptions=False)
         assert json.loads(answer.stdout)["dropped_messages"] == row["messages"]
+
+
+def test_what_another_compaction_left_takes_no_room_from_the_next(
+    broker: FileBroker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.stop()
+    left = broker.directory / STAGING / f"{'a' * 16}-{'b' * 32}.part"
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes(b"x")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0 if left.exists() else 1 << 40))
+    assert compact(broker.directory, "--worth", "0")["proposals"]
+    assert not left.exists()
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    assert "has 0 B free" in compact(broker.directory, "--worth", "0", code=6)["said"]
+
+
+def test_a_compaction_that_fails_leaves_nothing_behind(
+    broker: FileBroker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.stop()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("wal.spark.compact.job.write_offer", full)
+    compact(broker.directory, "--worth", "0", code=6)
+    assert [path.name for path in (broker.directory / STAGING).iterdir()] == [LOCK]
+
+
+def test_without_a_broker_nothing_is_installed_unless_that_is_asked_for(
+    broker: FileBroker, spark: SparkSession
+) -> None:
+    """A log that nobody has open may be one whose broker is just starting again."""
+    broker.stop()
+    names = broker.names()
+    asked = ["spark", "compact", "-d", str(broker.directory), "--install", "--worth", "0"]
+    answer = CliRunner().invoke(main, asked, env={"MQ_SERVER": "mq://127.0.0.1:1"}, catch_exceptions=False)
+    assert answer.exit_code == 6
+    assert sorted(path.name for path in broker.directory.glob("*.wal")) == names
+    assert waiting_offers(DirectDisk(), str(broker.directory)), "what was made waits for its install"
+    answer = CliRunner().invoke(main, ["spark", "compact", "-d", str(broker.directory), "--offline"])
+    assert (answer.exit_code, "goes with --install" in answer.stderr) == (2, True)
 
 
 def test_errors_are_one_line(broker: FileBroker, tmp_path: Path, spark: SparkSession) -> None:
@@ -233,7 +277,7 @@ def test_a_compaction_killed_while_it_writes_leaves_the_log_as_it_was(tmp_path: 
                 producer.send("x" * 400, key=f"k{number % 30_000}")
     settled(directory)
     before = {path.name: path.read_bytes() for path in directory.glob("*.wal")}
-    command = [sys.executable, "-m", "mq.cli", "spark", "compact", "-d", str(directory), "--install"]
+    command = [sys.executable, "-m", "mq.cli", "spark", "compact", "-d", str(directory), "--install", "--offline"]
     job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         wait_for(lambda: job.poll() is not None or any((directory / STAGING).glob("*.part")), 180)
@@ -244,7 +288,7 @@ def test_a_compaction_killed_while_it_writes_leaves_the_log_as_it_was(tmp_path: 
     assert {path.name: path.read_bytes() for path in directory.glob("*.wal")} == before
     assert verify(str(directory)).is_intact
     assert waiting_offers(DirectDisk(), str(directory)) == []
-    done = compact(directory, "--install")
+    done = compact(directory, "--install", "--offline")
     assert {row["state"] for row in done["proposals"]} == {"installed"}
     assert list((directory / STAGING).iterdir()) == [directory / STAGING / LOCK], "what was left is cleared"
 

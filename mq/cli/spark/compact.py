@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mq.cli import output as out
-from mq.cli.failure import CONFLICT, UNAVAILABLE, say
+from mq.cli.failure import CONFLICT, say
 from mq.cli.option import output_option, server_option
 from mq.cli.spark.option import one_data_dir_option, session_options
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 @click.command(short_help="drop what a log no longer needs")
 @one_data_dir_option
 @click.option("--dry-run", is_flag=True, help="tell what would go, and write nothing")
-@click.option("--install", is_flag=True, help="put the result in place at once")
+@click.option("--install", is_flag=True, help="put the result in place at once, by the broker")
+@click.option("--offline", is_flag=True, help="with --install: without a broker, where none has the log")
 @click.option(
     "--worth", type=click.IntRange(0, 100), default=10, show_default=True, metavar="PERCENT",
     help="leave alone what would shrink by less",
@@ -38,6 +40,7 @@ def compact(
     data_dir: str,
     dry_run: bool,
     install: bool,
+    offline: bool,
     worth: int,
     server: str | None,
     master: str | None,
@@ -48,14 +51,19 @@ def compact(
     each key, without what a later one replaced. Offsets and times of the rest stay as they are.
 
     What comes of it waits in staging/ until `mq wal install` puts it in place, or --install does so at once: by the
-    broker that has the log open (MQ_SERVER), or without one where it is stopped. What waited from before is given up.
+    broker that has the log open (MQ_SERVER), or with --offline without one. What waited from before is given up.
 
     \b
     Example:
       mq spark compact --data-dir ./data --dry-run
       mq spark compact --data-dir ./data --install
     """
-    result = run(data_dir, dry_run=dry_run, install=install, worth=worth, server=server, master=master, verbose=verbose)
+    if offline and not install:
+        raise click.UsageError("--offline says how to install: it goes with --install")
+    result = run(
+        data_dir, dry_run=dry_run, install=install, is_offline=offline, worth=worth,
+        server=server, master=master, verbose=verbose,
+    )  # fmt: skip
     _show(result, output)
     if result["refused"]:
         sys.exit(CONFLICT)
@@ -66,32 +74,35 @@ def run(
     *,
     dry_run: bool = False,
     install: bool = False,
+    is_offline: bool = False,
     worth: int = 10,
     at_least_bytes: int = 1,
+    through: int | None = None,
     server: str | None = None,
     master: str | None = None,
     verbose: bool = False,
 ) -> dict[str, Any]:
-    """A whole compaction, if it frees so many bytes; what it did, or would do."""
+    """A whole compaction, of records through a sequence, if it frees so many bytes; what it did, or would do."""
     from mq.cli.spark.present import present_state
     from mq.rules import Rules, grounds
     from wal.spark.compact.hands import SparkHands
     from wal.spark.compact.job import candidates, clear, plan, stage
     from wal.spark.progress import run as with_bar
+    from wal.spark.read.listing import manifest_of
     from wal.spark.read.storage import folder_of, is_local
     from wal.spark.session import session
 
     if not is_local(data_dir):
         raise click.UsageError(f"{data_dir} is no directory of this machine: a log is compacted where it lies")
     root = folder_of(data_dir)
-    manifest, state = present_state(root)
-    now_us = time.time_ns() // 1_000
-    segments = candidates(root, manifest)
-    if not segments:
-        say("nothing may go yet: segments are compacted once two snapshots lie behind them")
-        return _result(manifest, state, None, [])
-    rules = Rules(state, now_us)
+    manifest_of(root)  # what is no log gets no folder from us
     with _staging(root, dry_run):
+        manifest, state = present_state(root)
+        segments = [each for each in candidates(root, manifest) if through is None or each.last_sequence <= through]
+        if not segments:
+            say("nothing may go yet: segments are compacted once two snapshots lie behind them")
+            return _result(manifest, state, None, [])
+        rules = Rules(state, _now_us())
         spark = session("mq compact", master=master, verbose=verbose)
         hands = SparkHands(spark)
         planned = with_bar(spark, "looking", lambda: plan(hands, segments, rules, worth=worth / 100))
@@ -100,25 +111,32 @@ def run(
         if dry_run or not planned.runs or planned.freed_bytes < at_least_bytes:
             return _result(manifest, state, planned, [])
         _check_room(root, planned)
-        clear(root)
-        offers = with_bar(
-            spark,
-            "writing",
-            lambda: stage(hands, root, manifest, planned, rules, lambda keys: grounds(state, keys), now_us),
-        )
+        try:
+            offers = with_bar(
+                spark,
+                "writing",
+                lambda: stage(hands, root, manifest, planned, rules, lambda keys: grounds(state, keys), _now_us),
+            )
+        except BaseException:
+            clear(root)
+            raise
         result = _result(manifest, state, planned, offers)
         if install:
-            _install(root, str(manifest.log_uuid), result, server)
+            _install(root, str(manifest.log_uuid), result, server, is_offline)
         return result
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
 
 
 @contextmanager
 def _staging(root: str, dry_run: bool) -> Iterator[None]:
-    """One compaction of a log at a time: it clears what others left."""
+    """One compaction of a log at a time: it clears what others left, before anybody asks how much room there is."""
     from wal.disk import DirectDisk
     from wal.errors import LogLocked
     from wal.proposal import STAGING, path_in_staging
-    from wal.spark.compact.job import LOCK
+    from wal.spark.compact.job import LOCK, clear
 
     if dry_run:
         yield
@@ -130,30 +148,33 @@ def _staging(root: str, dry_run: bool) -> Iterator[None]:
     except LogLocked:
         raise LogLocked(f"another compaction of {root} is running") from None
     try:
+        clear(root)
         yield
     finally:
         disk.close(lock)
 
 
 def _check_room(root: str, planned: Plan) -> None:
+    """Raises OSError."""
     free = shutil.disk_usage(root).free
     if free < planned.kept_bytes:
-        say(f"{root} has {out.size(free)} free, and what stays takes {out.size(planned.kept_bytes)} beside the old")
-        sys.exit(UNAVAILABLE)
+        text = f"{root} has {out.size(free)} free, and what stays takes {out.size(planned.kept_bytes)} beside the old"
+        raise OSError(errno.ENOSPC, text)
 
 
-def _install(root: str, log_uuid: str, result: dict[str, Any], server: str | None) -> None:
-    from mq.cli.install import install_live, install_offline, is_owned
+def _install(root: str, log_uuid: str, result: dict[str, Any], server: str | None, is_offline: bool) -> None:
+    """Whether a broker has the log is told, not looked for: one that is just starting again would find it taken."""
+    from mq.cli.install import install_live, install_offline
     from mq.errors import ProposalRefused
     from wal.disk import DirectDisk
     from wal.proposal import remove_offer
 
     for row in result["proposals"]:
         try:
-            if is_owned(root):
-                install_live(server, [row["proposal"]], log_uuid)
-            else:
+            if is_offline:
                 install_offline(root, [row["proposal"]])
+            else:
+                install_live(server, [row["proposal"]], log_uuid)
             row["state"] = "installed"
             result["freed_bytes"] += row["freed_bytes"]
         except ProposalRefused as error:

@@ -38,12 +38,14 @@ from wal.segment import SealedWriter, SegmentHeader
 from wal.spark.compact.hands import Hands
 from wal.spark.compact.latest import LastKeys, joined, latest_of
 from wal.spark.compact.selection import Key, Latest, Rules, Selection, frame_bytes
-from wal.spark.read.listing import Segment, visible
+from wal.spark.read.listing import Segment, SegmentGone, visible
 from wal.spark.read.scan import read
 
 LOCK = "compacting"  # in staging/: one compaction of a log at a time
 WORTH = 0.1  # of a segment's bytes must go, or it is left alone
+MOST_REPLACED = 4_000_000  # messages that a proposal drops for later ones' sake: a broker remembers 5 million keys
 KEYS_BYTES = 64 << 20  # of log that one task combines the keys of
+_DAMAGED, _GONE = -1, -2  # in place of a bucket's number: what a worker met
 _OURS = re.compile(r"[0-9a-f]{16}[-.].*")
 
 
@@ -65,6 +67,10 @@ class Survey(NamedTuple):
     @property
     def dropped_messages(self) -> int:
         return sum(self.dropped.values())
+
+    @classmethod
+    def left_alone(cls, segment: Segment, *, is_damaged: bool) -> Survey:
+        return cls(segment.name, segment.size, segment.size, 0, {}, {}, is_damaged)
 
 
 class Staged(NamedTuple):
@@ -139,16 +145,30 @@ def plan(hands: Hands, segments: Sequence[Segment], rules: Rules, *, worth: floa
     is_damaged = False
     if rules.latest and segments:
         latest, is_damaged = _latest(hands, segments, rules)
-    surveys = hands.each(segments, partial(survey, rules, {} if is_damaged else latest))
+    surveys = hands.each(segments, partial(survey, rules, latest))
+    return Plan(surveys, _runs(segments, surveys, rules, worth), latest, is_damaged)
+
+
+def _runs(segments: Sequence[Segment], surveys: Sequence[Survey], rules: Rules, worth: float) -> list[list[Segment]]:
+    """Neighbours that are worth it, together as long as a broker can judge them together."""
+    keeping = set(rules.latest)
     runs: list[list[Segment]] = []
-    for before, segment, found in zip([None, *surveys], segments, surveys, strict=False):
-        if found.is_damaged or found.bytes - found.kept_bytes < worth * found.bytes or found.kept_bytes == found.bytes:
+    replaced = 0  # in the last of them
+    is_open = False  # the last of them goes on with the next segment
+    for segment, found in zip(segments, surveys, strict=True):
+        freed = found.bytes - found.kept_bytes
+        if found.is_damaged or not freed or freed < worth * found.bytes:
+            is_open = False
             continue
-        if runs and before is not None and runs[-1][-1].name == before.name:
+        more = sum(count for key, count in found.dropped.items() if key in keeping)
+        if is_open and replaced + more <= MOST_REPLACED:
             runs[-1].append(segment)
+            replaced += more
         else:
             runs.append([segment])
-    return Plan(surveys, runs, {} if is_damaged else latest, is_damaged)
+            replaced = more
+        is_open = True
+    return runs
 
 
 def stage(
@@ -158,9 +178,13 @@ def stage(
     planned: Plan,
     rules: Rules,
     grounds: Callable[[set[Key]], tuple[Ground, ...]],
-    now_us: int,
+    now_us: Callable[[], int],
 ) -> list[Offer]:
-    """Write what stays of the planned segments; returns the proposals, oldest segments first."""
+    """Write what stays of the planned segments; returns the proposals, oldest segments first.
+
+    The clock is asked when a claim or a proposal is written: each holds for so long from then, and a look at a large
+    log may take as long.
+    """
     disk = DirectDisk()
     disk.make_directory(os.path.join(root, STAGING))
     kept = {each.name: each.kept_bytes for each in planned.surveys}
@@ -180,7 +204,7 @@ def stage(
         offer = Offer(
             offer_id,
             manifest.log_uuid,
-            now_us,
+            now_us(),
             tuple(segment.name for segment in run),
             outputs,
             sum(made.dropped_records for made in mine),
@@ -194,12 +218,12 @@ def stage(
 
 
 def _claimed(
-    disk: Disk, root: str, manifest: Manifest, runs: dict[str, list[Segment]], now_us: int
+    disk: Disk, root: str, manifest: Manifest, runs: dict[str, list[Segment]], now_us: Callable[[], int]
 ) -> dict[str, list[Segment]]:
     """The runs that are all there once they are claimed: the broker may have cleaned some since they were looked at."""
     for offer_id, run in runs.items():
         names = tuple(segment.name for segment in run)
-        write_claim(disk, root, Offer(offer_id, manifest.log_uuid, now_us, names, (), 0, 0, 0))
+        write_claim(disk, root, Offer(offer_id, manifest.log_uuid, now_us(), names, (), 0, 0, 0))
     present = {segment.name for segment in visible(root, sealed_only=True)}
     claimed = {}
     for offer_id, run in runs.items():
@@ -215,7 +239,7 @@ def clear(root: str) -> None:
     folder = Path(root, STAGING)
     for path in folder.iterdir():
         if _OURS.fullmatch(path.name):
-            path.unlink()
+            path.unlink(missing_ok=True)  # the broker forgets a proposal when it has decided
 
 
 # ---------------------------------------------------------------- in the workers
@@ -235,7 +259,9 @@ def survey(rules: Rules, latest: Mapping[Key, Latest], segment: Segment) -> Surv
             else:
                 kept += frame_bytes(cut.payload)
     except SegmentDamaged:
-        return Survey(segment.name, segment.size, segment.size, 0, {}, {}, True)
+        return Survey.left_alone(segment, is_damaged=True)
+    except SegmentGone:
+        return Survey.left_alone(segment, is_damaged=False)
     if not records and not dropped:
         kept = segment.size
     return Survey(segment.name, segment.size, kept, records, dict(dropped), selection.floors, False)
@@ -271,7 +297,7 @@ def rewrite(rules: Rules, latest: Mapping[Key, Latest], manifest: Manifest, part
 
 def _keys(rules: Rules, buckets: int, group: Sequence[Segment]) -> Iterator[tuple[int, bytes]]:
     last = LastKeys(rules)
-    is_damaged = False
+    is_damaged = is_gone = False
     for segment in group:
         try:
             for frame in _frames(segment):
@@ -279,9 +305,13 @@ def _keys(rules: Rules, buckets: int, group: Sequence[Segment]) -> Iterator[tupl
                 last.meet(frame)
         except SegmentDamaged:
             is_damaged = True
+        except SegmentGone:
+            is_gone = True
     yield from last.buckets(buckets)
     if is_damaged:
-        yield -1, b""
+        yield _DAMAGED, b""
+    if is_gone:
+        yield _GONE, b""
 
 
 def _frames(segment: Segment) -> Iterator[Frame]:
@@ -295,11 +325,15 @@ def _frames(segment: Segment) -> Iterator[Frame]:
 
 
 def _latest(hands: Hands, segments: Sequence[Segment], rules: Rules) -> tuple[dict[Key, Latest], bool]:
-    """The last messages of each key, and whether damage was met on the way."""
+    """The last messages of each key, and whether damage was met on the way.
+
+    None where not every segment could be read: what those hold may be all that keeps a tombstone of the others.
+    """
     groups = _groups(segments, KEYS_BYTES)
     buckets = max(hands.count, len(groups) // 4)
     combined = hands.combine(groups, partial(_keys, rules, buckets), buckets, partial(_bucket, rules))
-    return joined(found for _, found in combined), any(number < 0 for number, _ in combined)
+    met = {number for number, _ in combined if number < 0}
+    return {} if met else joined(found for _, found in combined), _DAMAGED in met
 
 
 def _bucket(rules: Rules, bucket: tuple[int, Iterable[bytes]]) -> tuple[int, dict[Key, Latest]]:
