@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as ds
@@ -14,7 +15,8 @@ from test_spark_compact import settled
 import mq
 import mq.testing
 from mq.cli import main
-from mq.cli.spark.maintain import HISTORY, LOCK
+from mq.cli.spark.history import CHECKED, HISTORY
+from mq.cli.spark.maintain import LOCK
 from wal.disk import DirectDisk
 from wal.proposal import STAGING, path_in_staging
 from wal.verify import verify
@@ -58,7 +60,7 @@ def test_a_run_beside_a_broker_does_everything_and_the_next_only_what_is_new(log
         assert (log.parent / "out" / "audit" / "report.html").exists()
         assert first["audit"]["damage"] == []
         assert first["compact"]["freed_bytes"] > 300_000
-        assert first["export"]["messages"] == KEYS + 1, "what is left, and the young one"
+        assert first["export"]["messages"] == TOTAL + 1, "what goes is exported first"
 
         second = maintain(log, "--pays", "1KiB", MQ_SERVER=str(address))
         assert second["audit"]["report"] == ""
@@ -72,7 +74,8 @@ def test_a_run_beside_a_broker_does_everything_and_the_next_only_what_is_new(log
         assert third["audit"]["segments"] == 1
         assert third["export"]["messages"] == 1
     assert verify(str(log)).is_intact
-    assert ds.dataset(log.parent / "out" / "lake", partitioning="hive").count_rows() == KEYS + 2
+    assert ds.dataset(log.parent / "out" / "lake", partitioning="hive").count_rows() == TOTAL + 2
+    assert "checked" not in (log.parent / "out" / HISTORY).read_text(), "that grows with the log"
 
 
 def test_two_never_run_at_once(log: Path) -> None:
@@ -84,7 +87,7 @@ def test_two_never_run_at_once(log: Path) -> None:
     disk.close(held)
 
 
-def test_a_damaged_log_is_told_of_and_not_compacted_and_the_rest_is_done(log: Path) -> None:
+def test_a_damaged_log_is_told_of_in_every_run_and_not_compacted_and_the_rest_is_done(log: Path) -> None:
     maintain(log, "--no-compact", "--no-export")
     victim = sorted(log.glob("*-0.wal"))[0]
     data = bytearray(victim.read_bytes())
@@ -95,7 +98,33 @@ def test_a_damaged_log_is_told_of_and_not_compacted_and_the_rest_is_done(log: Pa
     assert victim.name in line["audit"]["damage"][0]
     assert line["compact"] == {"skipped": "the log is damaged"}
     assert line["export"]["messages"] > TOTAL / 2
+    again = maintain(log, "--pays", "1KiB", code=1)
+    assert again["audit"]["damage"] == line["audit"]["damage"]
+    assert again["audit"]["report"], "only a whole audit tells that all is well again"
+    assert again["compact"] == line["compact"]
     assert victim.exists()
+
+
+def test_damage_in_a_new_segment_is_found_again_until_it_is_gone(log: Path) -> None:
+    maintain(log, "--no-compact", "--no-export")
+    victim = sorted(log.glob("*-0.wal"))[0]
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    victim.write_bytes(data)
+    checked = log.parent / "out" / CHECKED
+    checked.write_text(json.dumps({**json.loads(checked.read_text()), victim.name: 0}))  # of another size: not this one
+    for _ in range(2):
+        line = maintain(log, "--no-export", "--pays", "1KiB", code=1)
+        assert (line["audit"]["segments"], line["audit"]["report"]) == (1, "")
+        assert line["compact"] == {"skipped": "the log is damaged"}
+    assert victim.exists()
+
+
+def test_too_little_room_fails_the_compaction_and_nothing_else(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    line = maintain(log, "--no-audit", "--offline", "--pays", "1KiB", code=1)
+    assert "has 0 B free" in line["compact"]["error"]
+    assert line["export"]["messages"] == TOTAL
 
 
 def test_a_step_that_fails_does_not_keep_the_others(log: Path) -> None:

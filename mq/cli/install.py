@@ -15,24 +15,12 @@ from typing import TYPE_CHECKING
 from mq.cli.option import connect
 from mq.errors import MqError, Unavailable
 from mq.pb import mq_pb2 as pb
-from wal.disk import LOCK, DirectDisk
-from wal.errors import LogLocked
 
 if TYPE_CHECKING:
     from mq.broker import Broker
     from mq.reply import InstallReply, Reply
 
 TIMEOUT_SECONDS = 3_600.0  # every frame is read on both sides, and the broker serves others meanwhile
-
-
-def is_owned(directory: str) -> bool:
-    """Whether a broker, or anything else, has the log open."""
-    disk = DirectDisk()
-    try:
-        disk.close(disk.lock(os.path.join(directory, LOCK)))
-    except LogLocked:
-        return True
-    return False
 
 
 def install_live(server: str | None, proposals: Sequence[str], log_uuid: str = "") -> list[pb.InstallSegmentsResponse]:

@@ -18,7 +18,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "compact": ("mq.cli.spark.compact:compact", "drop what a log no longer needs"),
     "export": ("mq.cli.spark.export:export", "write messages to Parquet"),
     "replay": ("mq.cli.spark.replay:replay", "publish a selection of a log again"),
-    "maintain": ("mq.cli.spark.maintain:maintain", "audit, compact and export in one go"),
+    "maintain": ("mq.cli.spark.maintain:maintain", "audit, export and compact in one go"),
 }
 
 

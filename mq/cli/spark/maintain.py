@@ -1,8 +1,7 @@
-"""`mq spark maintain`: rotate, audit, compact, export; one command for cron or a service of its own."""
+"""`mq spark maintain`: rotate, audit, export, compact; one command for cron or a service of its own."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -17,18 +16,18 @@ import click
 from mq.cli import output as out_
 from mq.cli.failure import FAILED, say
 from mq.cli.option import DURATION, SIZE, output_option, server_option
+from mq.cli.spark.history import History
 from mq.cli.spark.option import one_data_dir_option, out_option, session_options
 
 if TYPE_CHECKING:
     from wal.spark.read.listing import Segment
     from wal.spark.session import SparkSession
 
-HISTORY = "history.jsonl"
 LOCK = "maintaining"  # in the log's staging/
 SEALED_SECONDS = 30.0  # until a segment that a broker was asked to seal is sealed
 
 
-@click.command(short_help="audit, compact and export in one go")
+@click.command(short_help="audit, export and compact in one go")
 @one_data_dir_option
 @out_option("./maintenance", "directory of history.jsonl, audit/ and lake/")
 @click.option("--rotate-after", type=DURATION, default="1h", show_default=True, help="seal a segment that is older")
@@ -37,6 +36,7 @@ SEALED_SECONDS = 30.0  # until a segment that a broker was asked to seal is seal
 @click.option("--no-audit", is_flag=True, help="leave that out")
 @click.option("--no-compact", is_flag=True, help="leave that out")
 @click.option("--no-export", is_flag=True, help="leave that out")
+@click.option("--offline", is_flag=True, help="no broker has the log: do without one")
 @click.option("--every", type=DURATION, metavar="DURATION", help="go on, a run each time so much has passed")
 @server_option
 @session_options
@@ -50,57 +50,69 @@ def maintain(
     no_audit: bool,
     no_compact: bool,
     no_export: bool,
+    offline: bool,
     every: int | None,
     server: str | None,
     master: str | None,
     verbose: bool,
     output: str,
 ) -> None:
-    """Keep a log in order: seal the segment that is being written if it is old, check segments that are new, compact
-    where it pays, export what is new.
+    """Keep a log in order: seal the segment that is being written if it is old, check segments that are new, export
+    what is new, compact where it pays.
 
     Two never run at once for one log. Each run adds a line to history.jsonl in --out. A step that fails is told there,
-    and the rest is done all the same; but a damaged log is not compacted.
+    and the rest is done all the same; but a log is compacted only if it was found intact and is exported.
 
     \b
     Example:
       mq spark maintain --data-dir ./data --out ./maintenance
       mq spark maintain --data-dir ./data --out ./maintenance --every 15m
     """
+    from wal.errors import LogLocked
     from wal.spark.read.storage import folder_of, is_local
 
     if not is_local(data_dir) or not is_local(out):
         raise click.UsageError("a log is maintained where it lies: give directories of this machine, no URIs")
-    run = Run(folder_of(data_dir), Path(folder_of(out)), server, master, verbose)
+    run = Run(folder_of(data_dir), Path(folder_of(out)), server, master, verbose, offline)
     while True:
         began = time.monotonic()
-        with run.alone():
-            line = run.all_of(
-                {
-                    "rotate": lambda: run.rotate(rotate_after),
-                    **({} if no_audit else {"audit": lambda: run.audit(report_every)}),
-                    **({} if no_compact else {"compact": lambda: run.compact(pays)}),
-                    **({} if no_export else {"export": run.export}),
-                }
-            )
-        out_.show_one(
-            {name: _short(value) for name, value in line.items()}, output, line if output != "table" else None
-        )
-        if every is None:
-            sys.exit(0 if line["ok"] else FAILED)
+        try:
+            with run.alone():
+                line = run.all_of(
+                    {
+                        "rotate": lambda: run.rotate(rotate_after),
+                        **({} if no_audit else {"audit": lambda: run.audit(report_every)}),
+                        **({} if no_export else {"export": run.export}),
+                        **({} if no_compact else {"compact": lambda: run.compact(pays)}),
+                    }
+                )
+        except LogLocked as error:
+            if every is None:
+                raise
+            say(f"{error}: this one waits for its next turn")
+        else:
+            told = {name: _short(value) for name, value in line.items()}
+            out_.show_one(told, output, line if output != "table" else None)
+            if every is None:
+                sys.exit(0 if line["ok"] else FAILED)
         time.sleep(max(0.0, every / 1000 - (time.monotonic() - began)))
 
 
 class Run:
     """The steps, and what the runs before left behind."""
 
-    def __init__(self, root: str, out: Path, server: str | None, master: str | None, verbose: bool) -> None:
+    def __init__(
+        self, root: str, out: Path, server: str | None, master: str | None, verbose: bool, is_offline: bool
+    ) -> None:
         self._root = root
         self._out = out
+        self._history = History(out)
         self._server = server
         self._master = master
         self._verbose = verbose
-        self._is_damaged = False
+        self._is_offline = is_offline
+        self._doubts: dict[str, str] = {}  # by step: why nothing may be compacted
+        self._exported: int | None = None  # the last sequence; None: nobody asks for an export
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -137,21 +149,18 @@ class Run:
                 line["ok"] = False
                 say(f"{name}: {line[name]['error']}")
         line["seconds"] = round(time.time() - began, 1)
-        self._out.mkdir(parents=True, exist_ok=True)
-        with (self._out / HISTORY).open("a") as history:
-            history.write(json.dumps(line) + "\n")
+        self._history.add(line)
         return line
 
     # ---------------------------------------------------------------- the steps
 
     def rotate(self, after_ms: int) -> dict[str, Any]:
         """Ask the broker to seal the segment that it writes, if that is old enough."""
-        from mq.cli.install import is_owned
         from mq.cli.option import connect
         from wal.spark.read.listing import visible
 
         age_ms = _age_ms(visible(self._root)[-1])
-        if age_ms is None or age_ms < after_ms or not is_owned(self._root):
+        if age_ms is None or age_ms < after_ms or self._is_offline:
             return {"rotated": False}
         before = len(visible(self._root, sealed_only=True))
         with connect(self._server) as client:
@@ -165,46 +174,49 @@ class Run:
 
     def audit(self, report_every_ms: int) -> dict[str, Any]:
         """Check the segments that no run has checked; from time to time all of them, with a report."""
-        from wal.spark.compact.hands import SparkHands
         from wal.spark.read.listing import visible
 
+        self._doubts["audit"] = "the log could not be checked"
         segments = visible(self._root, sealed_only=True)
-        known = self._last("audit", "checked") or {}
-        checked = {segment.name: segment.size for segment in segments}
+        known = self._history.checked()
         if self._is_report_due(report_every_ms):
-            return {**self._report(), "checked": checked}
-        new = [segment for segment in segments if known.get(segment.name) != segment.size]
-        found = SparkHands(self._spark()).each(new, _check) if new else []
-        damage = [each for segment in found for each in segment]
-        self._is_damaged = bool(damage)
-        done: dict[str, Any] = {"segments": len(new), "report": "", "damage": damage}
-        if damage:
-            return {**done, "error": f"{len(damage)} damaged ranges; the first: {damage[0]}"}
-        return {**done, "checked": checked}
-
-    def compact(self, pays_bytes: int) -> dict[str, Any]:
-        from mq.cli.spark.compact import run
-
-        if self._is_damaged:
-            return {"skipped": "the log is damaged"}
-        done = run(
-            self._root, install=True, at_least_bytes=pays_bytes,
-            server=self._server, master=self._master, verbose=self._verbose,
-        )  # fmt: skip
-        kept = ("segments", "rewritten", "droppable_messages", "droppable_bytes", "freed_bytes", "proposals")
-        result = {name: done[name] for name in kept}
-        return {**result, "error": f"{done['refused']} proposals are refused"} if done["refused"] else result
+            done, damaged = self._report()
+        else:
+            done, damaged = self._look_at([each for each in segments if known.get(each.name) != each.size])
+        if done["damage"]:
+            self._doubts["audit"] = "the log is damaged"
+        else:
+            del self._doubts["audit"]
+        self._history.keep_checked({each.name: each.size for each in segments if each.name not in damaged})
+        return done
 
     def export(self) -> dict[str, Any]:
         from wal.spark.export.job import export
 
+        self._doubts["export"] = "what is new could not be exported"
         done = export(self._spark, self._root, str(self._out / "lake"))
+        self._exported = done.through
+        del self._doubts["export"]
         return {
             "messages": done.messages,
             "files": len(done.files),
             "through": done.through,
             "missed": done.missed,
         }
+
+    def compact(self, pays_bytes: int) -> dict[str, Any]:
+        """After the export: what goes is in the lake by then."""
+        from mq.cli.spark.compact import run
+
+        if self._doubts:
+            return {"skipped": ", ".join(self._doubts.values())}
+        done = run(
+            self._root, install=True, at_least_bytes=pays_bytes, through=self._exported, is_offline=self._is_offline,
+            server=self._server, master=self._master, verbose=self._verbose,
+        )  # fmt: skip
+        kept = ("segments", "rewritten", "droppable_messages", "droppable_bytes", "freed_bytes", "proposals")
+        result = {name: done[name] for name in kept}
+        return {**result, "error": f"{done['refused']} proposals are refused"} if done["refused"] else result
 
     # ---------------------------------------------------------------- inside
 
@@ -213,7 +225,8 @@ class Run:
 
         return session("mq maintain", master=self._master, verbose=self._verbose)
 
-    def _report(self) -> dict[str, Any]:
+    def _report(self) -> tuple[dict[str, Any], set[str]]:
+        """A whole audit, and the names of the segments that are damaged."""
         from wal.spark.audit.files import write
         from wal.spark.audit.job import audit
         from wal.spark.progress import run
@@ -221,33 +234,29 @@ class Run:
         spark = self._spark()
         found = run(spark, "auditing", lambda: audit(spark, self._root))
         damage = [f"{each.segment}, byte {each.position}: {each.reason}" for each in found.report.damage]
-        self._is_damaged = bool(damage)
         done = {"segments": found.report.segments, "report": write(found, str(self._out / "audit")), "damage": damage}
-        return {**done, "error": f"{len(damage)} damaged ranges; see the report"} if damage else done
+        if damage:
+            done["error"] = f"{len(damage)} damaged ranges; see the report"
+        return done, {each.segment for each in found.report.damage}
+
+    def _look_at(self, segments: list[Segment]) -> tuple[dict[str, Any], set[str]]:
+        """The same for some segments, and without a report."""
+        from wal.spark.compact.hands import SparkHands
+
+        found = SparkHands(self._spark()).each(segments, _check) if segments else []
+        damage = [each for lines in found for each in lines]
+        done: dict[str, Any] = {"segments": len(segments), "report": "", "damage": damage}
+        if damage:
+            done["error"] = f"{len(damage)} damaged ranges; the first: {damage[0]}"
+        return done, {segment.name for segment, lines in zip(segments, found, strict=True) if lines}
 
     def _is_report_due(self, every_ms: int) -> bool:
-        for line in self._lines():
-            if line.get("audit", {}).get("report"):
-                return time.time() - datetime.fromisoformat(line["at"]).timestamp() >= every_ms / 1000
-        return True
-
-    def _last(self, step: str, field: str) -> Any:
-        """What the newest run that knows a field says of it."""
-        return next((line[step][field] for line in self._lines() if field in line.get(step, {})), None)
-
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        """The history, newest first; a line that was cut short by a full disk is passed over."""
-        try:
-            lines = (self._out / HISTORY).read_text().splitlines()
-        except FileNotFoundError:
-            return
-        for text in reversed(lines):
-            try:
-                line = json.loads(text)
-            except ValueError:
-                continue
-            if isinstance(line, dict):
-                yield line
+        """Also where the last one found damage: only a whole audit tells that none is left."""
+        last = self._history.last_report()
+        if last is None:
+            return True
+        at, was_intact = last
+        return not was_intact or time.time() - at >= every_ms / 1000
 
 
 def _check(segment: Segment) -> list[str]:
