@@ -15,7 +15,7 @@ from mq.command import EARLIEST, Position, Pull, Start
 from mq.cursor import Cursor
 from mq.decision import Decision
 from mq.errors import DataLoss, InvalidArgument, OffsetOutOfRange
-from mq.group import Group, Member
+from mq.group import UNLIMITED, Group, Member
 from mq.lease import Lease, make_receipt
 from mq.reply import PulledBatch, PullReply
 from mq.state import State
@@ -28,9 +28,10 @@ BATCH_OVERHEAD_BYTES = 96  # of the fields around a batch in an answer
 class Answer:
     """A pull's answer while it fills up."""
 
-    def __init__(self, command: Pull, state: State, room: int) -> None:
+    def __init__(self, command: Pull, state: State, room: int = UNLIMITED, fresh_room: int = UNLIMITED) -> None:
         limits = state.limits
         self.messages = min(command.max_messages or limits.pull_messages, room)
+        self.fresh = fresh_room  # so many messages that were never out, at most
         self.bytes = min(command.max_bytes or limits.response_bytes, limits.response_bytes)
         self.batches: list[PulledBatch] = []
         self.records: list[Record] = []
@@ -39,6 +40,7 @@ class Answer:
     def add(self, pulled: PulledBatch) -> None:
         self.batches.append(pulled)
         self.messages -= pulled.count
+        self.fresh -= pulled.count if pulled.delivery_count == 1 else 0
         self.bytes -= len(pulled.batch) + BATCH_OVERHEAD_BYTES
 
     def expire(self, partition: Partition, start: int, end: int, now: int) -> None:
@@ -102,7 +104,7 @@ def decide_read(state: State, command: Pull, now: int) -> Decision:
     """A pull without a group: leaves no trace. Raises Missing, DataLoss."""
     channel = state.same_channel(command.channel, command.channel_id)
     places = resolve(channel, command)
-    answer = Answer(command, state, 1 << 62)
+    answer = Answer(command, state)
     following = dict(places)
     turn = channel.turn % len(places)
     for number, offset in places[turn:] + places[:turn]:
@@ -151,7 +153,7 @@ def decide_lease(state: State, command: Pull, now: int) -> Decision:
     group = channel.group(command.group)
     member = group.touch(command.member, now, state.limits.members)
     numbers = _partitions_for(state, channel, group, member, command)
-    answer = Answer(command, state, group.room(member))
+    answer = Answer(command, state, group.room(member), group.fresh_room())
     for number in numbers:
         if answer.is_full:
             break
@@ -237,20 +239,23 @@ class _Leasing:
         self.partition.check_readable(start)
         stop = min(retry.end, self.partition.readable_end(start))
         batch = self.partition.find(start)
-        end = self._skip(batch, start, stop) or self._give(batch, start, stop, count)
+        end = self._skip(batch, start, stop) or self._give(batch, start, stop, count, self.answer.messages)
         if end:
             self.cursor.retries.lease(start, end)
         return end > 0
 
     def _fresh(self) -> bool:
         """Lease what was never out; false: there is nothing, or nothing more fits."""
+        if self.answer.fresh <= 0:
+            return False
         start, _ = self.cursor.fresh(self.partition.visible)
         self.partition.check_readable(start)
         start, stop = self.cursor.fresh(self.partition.readable_end(start))
         if start >= stop:
             return False
         batch = self.partition.find(start)
-        end = self._skip(batch, start, stop) or self._give(batch, start, stop, 1)
+        most = min(self.answer.messages, self.answer.fresh)
+        end = self._skip(batch, start, stop) or self._give(batch, start, stop, 1, most)
         if end:
             self.cursor.take(start, end)
         return end > 0
@@ -268,11 +273,11 @@ class _Leasing:
         self.answer.expire(self.partition, start, end, self.now)
         return end
 
-    def _give(self, batch: Batch | None, start: int, stop: int, count: int) -> int:
+    def _give(self, batch: Batch | None, start: int, stop: int, count: int, most: int) -> int:
         """Lease a stretch as far as it fits; returns its end, or 0."""
         assert batch is not None
         answer = self.answer
-        cut = batch.cut(start, stop, answer.messages, answer.bytes, not answer.batches)
+        cut = batch.cut(start, stop, most, answer.bytes, not answer.batches)
         if cut is None:
             return 0
         end = min(cut.end, stop)

@@ -16,6 +16,7 @@ from wal.pb.wal_pb2 import GroupSettings
 
 Ranges = list[tuple[int, int]]
 
+UNLIMITED = 1 << 62
 REMEMBERED_LEASES = 1024  # fully acked ones, so that a repeated ack is no error
 
 
@@ -58,12 +59,13 @@ class Group:
 
     def room(self, member: Member) -> int:
         """How many more messages the member may get."""
-        room = 1 << 62
-        if self.settings.max_pending:
-            room = self.settings.max_pending - self.pending()
-        if self.settings.max_pending_per_member:
-            room = min(room, self.settings.max_pending_per_member - member.leased)
-        return max(0, room)
+        most = self.settings.max_pending_per_member
+        return max(0, most - member.leased) if most else UNLIMITED
+
+    def fresh_room(self) -> int:
+        """How many of them may be new ones: what waits for redelivery is pending already, and may always go out."""
+        most = self.settings.max_pending
+        return max(0, most - self.pending()) if most else UNLIMITED
 
     def is_exhausted(self, count: int) -> bool:
         """Whether a message that was delivered so often is not delivered again."""

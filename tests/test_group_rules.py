@@ -243,6 +243,21 @@ def test_a_member_that_leaves_stays_away_though_it_still_waits_for_messages(orde
     assert len(other.answer.batches) > 0
 
 
+@pytest.mark.parametrize("mode", [GroupSettings.SHARED, GroupSettings.ORDERED])
+def test_what_waits_for_redelivery_goes_out_again_however_much_is_pending(
+    hand: HandBroker, mode: GroupSettings.Mode
+) -> None:
+    hand.ask(CreateGroup("a", "h", GroupSettings(mode=mode, max_pending=4)))
+    first = hand.ask(Pull("a", "h", "m"))
+    assert offsets(first) == [0, 1, 2, 3]
+    hand.ask(Nack("a", "h", "m", receipts(first), delay_ms=0))
+    again = hand.ask(Pull("a", "h", "m"))
+    assert (offsets(again), again.batches[0].delivery_count) == ([0, 1, 2, 3], 2)
+    assert hand.ask(Pull("a", "h", "m")).batches == []
+    hand.ask(Ack("a", "h", "m", [Receipt(again.batches[0].receipt, [(0, 3)])]))
+    assert offsets(hand.ask(Pull("a", "h", "m"))) == [4, 5, 6]
+
+
 def test_max_pending_counts_what_is_out_and_what_waits(hand: HandBroker) -> None:
     hand.ask(CreateGroup("a", "g", GroupSettings(max_pending=4, max_pending_per_member=3)))
     first = pull(hand)
