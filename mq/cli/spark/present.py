@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 
 from mq.limits import Limits
 from mq.state import State
+from wal.chain import replay_start
 from wal.frame import Frame
 from wal.manifest import Manifest
 from wal.reader import damaged
@@ -16,6 +17,7 @@ from wal.record import decode
 from wal.segment import Gap
 from wal.spark.read.listing import SegmentGone, manifest_of, visible
 from wal.spark.read.scan import read
+from wal.spark.read.storage import storage
 
 LOOKS = 3  # at a log whose segments are replaced while we read
 BUFFER_BYTES = 1 << 20  # no message is ever asked for
@@ -34,7 +36,7 @@ def present_state(root: str) -> tuple[Manifest, State]:
 
 def _replayed(root: str) -> tuple[Manifest, State]:
     manifest = manifest_of(root)
-    begin = manifest.snapshots[-1].begin if manifest.snapshots else 0
+    begin = replay_start(*storage(root), manifest)  # as a broker begins: not with a run that is damaged
     state = State(Limits(buffer_bytes=BUFFER_BYTES), bytes(32))
     state.synced = 1 << 62  # everything that is replayed is durable
     for segment in visible(root):
@@ -42,7 +44,8 @@ def _replayed(root: str) -> tuple[Manifest, State]:
             continue
         for item in read(segment):
             if isinstance(item, Gap):
-                state.apply(item.last_sequence, damaged(item, segment.name))
+                if item.last_sequence >= begin:
+                    state.apply(item.last_sequence, damaged(item, segment.name))
             elif item.sequence >= begin:
                 _apply(state, segment.name, item)
     return manifest, state
