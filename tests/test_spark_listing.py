@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from smalllog import grow, make_log, open_here
 from walsample import published
 
-from wal.disk import DirectDisk
+from wal.disk import DirectDisk, Disk
 from wal.errors import CorruptSegment
 from wal.frame import Frame, Salt, encode
 from wal.manifest import read_manifest, swap_manifest
 from wal.record import encode as encode_record
-from wal.segment import SEGMENT_HEADER_BYTES, Gap
+from wal.segment import SEGMENT_HEADER_BYTES, Gap, SegmentFile
 from wal.spark.read.listing import NotALog, Segment, SegmentGone, replacements, visible
 from wal.spark.read.scan import read, read_all
 from wal.verify import verify
@@ -166,6 +166,21 @@ def test_a_damaged_header_is_told_and_costs_nothing(directory: Path) -> None:
     assert (first.position, first.end, first.reason) == (expected.position, expected.end, expected.reason)
     assert rest == list(read(segment))
     assert all(isinstance(item, Frame) for item in rest)
+
+
+def test_a_segment_is_opened_once_so_that_it_may_leave_while_it_is_read(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = visible(str(directory))[1]
+    expected = list(read_all(segment))
+
+    class LeavesOnceItIsOpen(SegmentFile):
+        def __init__(self, disk: Disk, path: str, salt: bytes) -> None:
+            super().__init__(disk, path, salt)
+            os.unlink(path)
+
+    monkeypatch.setattr("wal.spark.read.scan.SegmentFile", LeavesOnceItIsOpen)
+    assert list(read_all(segment)) == expected
 
 
 @settings(max_examples=60)

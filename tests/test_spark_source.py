@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,6 +243,21 @@ def test_damage_fails_a_query_that_asks_for_it_and_no_other(spark: SparkSession,
         with pytest.raises(Exception, match=name) as caught:
             load(spark, path, mode="FAILFAST", view=view).collect()
         assert name in (reason(caught.value) or "")
+
+
+def test_a_reader_that_travels_takes_the_segments_of_others_not_along(tmp_path: Path) -> None:
+    from wal.spark.read.source import MqWal, Reader
+
+    directory = make_log(tmp_path / "data")
+    source = MqWal({"path": str(directory), "columns": "offset"})
+    reader = source.reader(source.schema())
+    assert isinstance(reader, Reader)
+    tasks = reader.partitions()
+    packed = pickle.dumps(reader)
+    assert not any(segment.name.encode() in packed for segment in visible(str(directory)))
+    there = pickle.loads(packed)
+    found = [offset for task in tasks for batch in there.read(task) for offset in batch.column("offset").to_pylist()]
+    assert found == list(range(60))
 
 
 def test_a_segment_that_is_replaced_after_the_listing_is_read_from_its_replacement(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from process import wait_until
 from smalllog import grow, make_log, open_here
-from walsample import published
+from walsample import NOW_US, published
 
 import mq
 from mq.testing import broker
@@ -109,6 +110,41 @@ def test_a_trigger_takes_so_many_segments_and_one_of_what_is_there_takes_no_more
         reached.append(end[uuid])
         at = end
     assert reached == ends
+
+
+def test_logs_take_turns_where_a_trigger_takes_few_segments(tmp_path: Path) -> None:
+    first, other = (make_log(tmp_path / name) for name in ("a", "b"))
+    uuids = {visible(str(path))[0].log_uuid for path in (first, other)}
+    for most in (1, 2, 3):
+        stream = reader(first, paths=json.dumps([str(other)]))
+        at = stream.initialOffset()
+        taken = set()
+        for _ in range(2):
+            end = stream.latestOffset(at, at_most(most))
+            taken |= {uuid for uuid in uuids if end[uuid] != at[uuid]}
+            at = end
+        assert taken == uuids, most
+        while (end := stream.latestOffset(at, at_most(most))) != at:
+            at = end
+        assert at == stream.reportLatestOffset()
+
+
+def test_what_expires_while_a_stream_runs_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tmp_path / "data"
+    log = open_here(directory)
+    log.append([ChannelCreated(channel_id=1, name="orders", partitions=1)])
+    log.append([published(0, ttl_ms=1000)])
+    log.pump()
+    log.rotate()
+    log.pump()
+    log.close()
+    monkeypatch.setattr("time.time_ns", lambda: NOW_US * 1000)
+    stream = reader(directory)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, everything())
+    assert offsets(stream, start, end) == [0]
+    monkeypatch.setattr("time.time_ns", lambda: (NOW_US + 2_000_000) * 1000)
+    assert offsets(stream, start, end) == []
 
 
 @pytest.mark.parametrize(("starting", "first"), [("earliest", 0), ("latest", 60), ("20", 19)])

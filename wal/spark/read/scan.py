@@ -24,6 +24,15 @@ def read(segment: Segment) -> Iterator[Frame | Gap]:
     A segment whose file is missing is one Gap. Raises SegmentGone where it left the log since it was listed. Holds a
     window of the file at a time, and a sector that can't be read is a Gap.
     """
+    yield from _read(segment, is_header_told=False)
+
+
+def read_all(segment: Segment) -> Iterator[Frame | Gap]:
+    """The same, and before the first frame a Gap for a header that is damaged: that costs nothing but a report."""
+    yield from _read(segment, is_header_told=True)
+
+
+def _read(segment: Segment, *, is_header_told: bool) -> Iterator[Frame | Gap]:
     disk, folder = storage(segment.root)
     try:
         with explained(segment):
@@ -32,20 +41,13 @@ def read(segment: Segment) -> Iterator[Frame | Gap]:
         yield missing_gap(segment.entry, "the segment is missing")
         return
     with file:
-        yield from _items(file, segment)
-
-
-def read_all(segment: Segment) -> Iterator[Frame | Gap]:
-    """The same, and before the first frame a Gap for a header that is damaged: that costs nothing but a report."""
-    items = read(segment)
-    first = next(items, None)  # where there is no file, that is all there is to say
-    if first is not None and not (isinstance(first, Gap) and first.position == 0):
-        disk, folder = storage(segment.root)
-        with SegmentFile(disk, f"{folder}/{segment.name}", segment.salt) as file:
-            gap = _header_gap(file, segment)
-        if gap is not None:
+        items = _items(file, segment)
+        first = next(items, None)
+        if first is None:
+            return
+        is_told = isinstance(first, Gap) and first.position == 0
+        if is_header_told and not is_told and (gap := _header_gap(file, segment)) is not None:
             yield gap
-    if first is not None:
         yield first
         yield from items
 

@@ -50,11 +50,13 @@ class Task(InputPartition):
     """What one task reads; a stream's knows the channels too, because it is planned anew for every batch."""
 
     slices: Sequence[Slice]
+    now_us: int  # what is expired by then is not there
     catalogs: Mapping[str, Catalog] | None = None
 
-    def __init__(self, slices: Sequence[Slice], catalogs: Mapping[str, Catalog] | None = None) -> None:
+    def __init__(self, slices: Sequence[Slice], now_us: int, catalogs: Mapping[str, Catalog] | None = None) -> None:
         super().__init__(None)
         self.slices = slices
+        self.now_us = now_us
         self.catalogs = catalogs
 
 
@@ -87,16 +89,20 @@ class Reader(DataSourceReader):
         self.options = options
         self.rows = Rows(options, schema)
         self.segments = [each for root in options.roots for each in visible(root, sealed_only=options.sealed_only)]
+        self.now_us = time.time_ns() // 1000
         self.catalogs = catalogs_of(options)
         check_channels(options, self.catalogs)
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "segments": ()}  # there may be very many, and a task has its own
+
     def partitions(self) -> Sequence[InputPartition]:
-        return [Task(group) for group in grouped([Slice.whole(segment) for segment in self.segments])]
+        return [Task(group, self.now_us) for group in grouped([Slice.whole(segment) for segment in self.segments])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Task):  # Spark's way to say that there are none
             return
-        yield from self.rows.read(partition.slices, self.catalogs)
+        yield from self.rows.read(partition.slices, self.catalogs, partition.now_us)
 
 
 class Rows:
@@ -108,18 +114,17 @@ class Rows:
         self.columns = [field.name for field in schema.fields]
         self.types = [_known(name, self.known) for name in self.columns]
         self.schema = to_arrow_schema(schema, timezone="UTC")
-        self.now_us = time.time_ns() // 1000
 
-    def read(self, slices: Sequence[Slice], catalogs: Mapping[str, Catalog]) -> Iterator[pa.RecordBatch]:
+    def read(self, slices: Sequence[Slice], catalogs: Mapping[str, Catalog], now_us: int) -> Iterator[pa.RecordBatch]:
         settle()
         for one in slices:
             catalog = catalogs.get(one.segment.log_uuid) or Catalog(one.segment.log_uuid, is_whole=False)
-            for made in self._of(one, catalog):
+            for made in self._of(one, catalog, now_us):
                 batch = self._told(made, one.segment) if isinstance(made, LeftOut) else made
                 if batch is not None and batch.num_rows:
                     yield self._as_asked(batch)
 
-    def _of(self, one: Slice, catalog: Catalog) -> Iterator[pa.RecordBatch | LeftOut]:
+    def _of(self, one: Slice, catalog: Catalog, now_us: int) -> Iterator[pa.RecordBatch | LeftOut]:
         view, segment = self.options.view, one.segment
         columns = [name for name in self.columns if name != CORRUPT]
         if view == "segments":
@@ -132,18 +137,17 @@ class Rows:
             yield views.table([row], columns, views.SEGMENTS)
             return
         make = {"messages": messages, "batches": views.batches, "records": views.records}[view]
-        selection = self._selection(catalog)
+        selection = self._selection(catalog, now_us)
         for part, items in present(one):
             yield from make(items, part, columns, catalog, selection)
 
-    def _selection(self, catalog: Catalog) -> Filter:
+    def _selection(self, catalog: Catalog, now_us: int) -> Filter:
         options = self.options
-        now_us = self.now_us if options.live_only else None
         ids: frozenset[int] | None = None
         if options.channels is not None:
             found = {channel_id for name in options.channels for channel_id in catalog.ids(name)}
             ids = frozenset(each for each in found if not options.live_only or catalog.is_live(each))
-        return Filter(ids, options.from_us, options.to_us, now_us)
+        return Filter(ids, options.from_us, options.to_us, now_us if options.live_only else None)
 
     def _told(self, damage: LeftOut, segment: Segment) -> pa.RecordBatch | None:
         """Damage is an error, or a row for those who asked for such, and a line in the worker's log in any case."""

@@ -7,7 +7,9 @@ is a range of sequences, so after a crash the same range is read again, from wha
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -41,6 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.rows = Rows(options, schema)
         self.target: Offset | None = None  # Trigger.AvailableNow goes so far, whatever is sealed meanwhile
+        self.turn = 0
 
     # ------------------------------------------------------------ offsets
 
@@ -65,12 +68,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.options.fail_on_data_loss:
             self._check_logs(start, sealed)
         ahead = [
-            (segment.log_uuid, self._end_of(segment))
-            for segments in sealed.values()
-            for segment in segments
-            if self._end_of(segment) > start.get(segment.log_uuid, 0)
+            [(uuid, end) for end in map(self._end_of, segments) if end > start.get(uuid, 0)]
+            for uuid, segments in sealed.items()
         ]
-        return {**start, **dict(ahead[:most])}
+        # one of each log in turn, and another log first each time: none waits for another to have been read to its end
+        self.turn += 1
+        first = self.turn % len(ahead) if ahead else 0
+        rounds = zip_longest(*ahead[first:], *ahead[:first])
+        taken = [each for some in rounds for each in some if each is not None][:most]
+        return {**start, **dict(taken)}
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         return self._ends()
@@ -131,7 +137,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if segment.first_sequence <= last and segment.last_sequence >= first
             ]
         catalogs = catalogs_of(self.options) if slices else {}
-        return [Task(group, catalogs) for group in grouped(slices)]
+        now_us = time.time_ns() // 1000
+        return [Task(group, now_us, catalogs) for group in grouped(slices)]
 
     def _check_cover(self, segments: Sequence[Segment], first: int, last: int) -> None:
         """Raises DataLost where segments that covered a part of the range are gone as a whole."""
@@ -145,4 +152,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Task) and partition.catalogs is not None:
-            yield from self.rows.read(partition.slices, partition.catalogs)
+            yield from self.rows.read(partition.slices, partition.catalogs, partition.now_us)
