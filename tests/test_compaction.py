@@ -15,10 +15,14 @@ from test_install_offer import everything, fill
 
 import mq.judge
 from mq.cli.spark.present import present_state
+from mq.command import DeleteChannel
 from mq.rules import Rules, grounds
 from wal.disk import DirectDisk
+from wal.pb.wal_pb2 import ChannelSettings
 from wal.proposal import CLAIM_US, claimed
 from wal.spark.compact import job
+from wal.spark.export.job import lost, pending
+from wal.spark.read.listing import visible
 
 __all__ = ["all_stopped"]
 
@@ -86,3 +90,23 @@ def test_segments_are_claimed_from_when_they_are_written_anew_however_long_the_l
     assert claims == [frozenset(), frozenset(offer.inputs)]
     clock.us += CLAIM_US - 1
     assert claimed(DirectDisk(), root, clock.us) == frozenset(offer.inputs)
+
+
+def test_an_export_that_comes_after_a_compaction_can_tell_that_something_went(broker: FileBroker) -> None:
+    fill(broker, rounds=10)
+    through = visible(str(broker.directory))[-1].last_sequence  # so far it is exported
+    fill(broker, "trimmed", 200, ChannelSettings())
+    fill(broker, "more", 60)
+    broker.ask(DeleteChannel("trimmed"))
+    broker.settle_history()
+    before = pending(str(broker.directory), through)
+    assert lost(before, through) == (0, 0)
+    for offer in propose(broker.directory, broker.clock.us):
+        broker.install(offer.id)
+    after = pending(str(broker.directory), through)
+    assert lost(after, through) == (0, sum(each.generation > 0 for each in after))
+    assert lost(after, through)[1] > 0
+    assert lost(before[1:3] + before[4:], through) == (
+        before[1].first_sequence - through - 1 + before[4].first_sequence - before[3].first_sequence,
+        0,
+    )

@@ -355,15 +355,18 @@ def test_what_is_damaged_or_gone_is_told_and_the_rest_is_exported(spark: SparkSe
     assert len(set(everything(out))) == 59
 
     grown = open_here(log)
-    grow(grown, 60, base=60)
+    grow(grown, 120, base=60)
     grown.close()
     manifest = read_manifest(DirectDisk(), str(log))
     assert manifest is not None
     new = [each for each in manifest.segments if each.first_sequence > result.through]
-    swap_manifest(DirectDisk(), str(log), manifest.with_segments(new[1:]))  # what came first was retired in between
+    # what came first was retired in between, and so was one in the middle
+    swap_manifest(DirectDisk(), str(log), manifest.with_segments((new[1], *new[3:])))
     later = export(spark, str(log), str(out))
-    assert later.missed == new[1].first_sequence - result.through - 1 > 0
-    assert 0 < later.messages < 60
+    middle = new[3].first_sequence - new[2].first_sequence
+    assert later.missed == new[1].first_sequence - result.through - 1 + middle > middle > 0
+    assert later.rewritten == 0
+    assert 0 < later.messages < 120
     assert len(set(everything(out))) == 59 + later.messages
 
 
@@ -451,7 +454,7 @@ def test_the_command_exports_and_tells_what_it_did(spark: SparkSession, sample: 
     assert "no channel 'later'" in first.stderr
     assert everything(Path(out)) == expected(_42=200)
     again = run("--channel", "later", "--channel", "42")
-    assert "messages  0" in again.stdout
+    assert "messages   0" in again.stdout
     other = run()
     assert (other.exit_code, other.stderr.count("\n")) == (4, 1)
     assert "another choice of channels" in other.stderr

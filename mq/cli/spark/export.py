@@ -121,11 +121,14 @@ def _show(result: Result, out: str, output: str) -> None:
         "bytes": sum(each.bytes for each in result.files),
         "through": result.through,
         "missed": result.missed,
+        "rewritten": result.rewritten,
         "damage": len(result.damage),
     }
     out_.show_one(fields, output, {**fields, "damage": result.damage} if output != "table" else None)
     if result.missed:
         say(f"{result.missed:,} records left the log before they were exported")
+    if result.rewritten:
+        say(f"{result.rewritten:,} segments were rewritten before they were exported: what went by that is not in here")
     for line in result.damage:
         say(f"left out: {line}")
 

@@ -202,6 +202,7 @@ class Run:
             "files": len(done.files),
             "through": done.through,
             "missed": done.missed,
+            "rewritten": done.rewritten,
         }
 
     def compact(self, pays_bytes: int) -> dict[str, Any]:

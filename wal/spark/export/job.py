@@ -78,7 +78,8 @@ class Result:
 
     commits: tuple[Commit, ...]
     through: int  # the last sequence that is exported now
-    missed: int  # records that left the log before they were exported
+    missed: int  # records that left the log, by whole segments, before they were exported
+    rewritten: int  # segments that were rewritten before they were exported: what they lost by that nobody can tell
 
     @property
     def messages(self) -> int:
@@ -122,19 +123,28 @@ def export(
         if segments and destination.kind() is None:
             _begin(destination, segments, wanted)
         if not segments:
-            return Result((), destination.through, 0)
+            return Result((), destination.through, 0, 0)
         spark = spark() if callable(spark) else spark
         cores = spark.sparkContext.defaultParallelism
         spans = plan(segments, destination.through, cores)
         # what was gone before the first run was never there for an export
-        missed = max(0, segments[0].first_sequence - destination.through - 1) if destination.last else 0
+        missed, rewritten = lost(segments, destination.through) if destination.last else (0, 0)
         commits = []
         for start in range(0, len(spans), _ROUND_TASKS_PER_CORE * cores):
             chunk = spans[start : start + _ROUND_TASKS_PER_CORE * cores]
             what = f"exporting {start + len(chunk)} of {len(spans)}"
             work = _round(spark, destination, chunk, compression)
             commits.append(with_progress(spark, what, work, is_shown=is_shown))
-        return Result(tuple(commits), destination.through, missed)
+        return Result(tuple(commits), destination.through, missed, rewritten)
+
+
+def lost(segments: list[Segment], after: int) -> tuple[int, int]:
+    """What is no longer there to export: records of whole segments, and how many of the others are not as they were."""
+    missed = 0
+    for segment in segments:
+        missed += max(0, segment.first_sequence - after - 1)
+        after = segment.last_sequence
+    return missed, sum(segment.generation > 0 for segment in segments)
 
 
 def plan(segments: list[Segment], after: int, cores: int) -> list[Span]:
