@@ -21,9 +21,10 @@ from mq.command import (
     UpdateChannel,
 )
 from mq.errors import ChannelNotFound, InvalidArgument, ScheduleNotFound
+from mq.horizon import Horizon
 from mq.limits import Limits
 from mq.ranges import RangeSet
-from wal.pb.wal_pb2 import Batch, ChannelSettings
+from wal.pb.wal_pb2 import Batch, ChannelSettings, Scheduled
 
 __all__ = ["all_stopped"]
 
@@ -206,6 +207,21 @@ def test_a_redrive_pins_nothing_for_those_who_drop_what_is_acked(hand: HandBroke
     assert read(hand, "a.dlq") == list("123")
     assert hand.ask(PurgeChannel("a.dlq")).purged == 3
     assert hand.ask(Redrive("a.dlq")).moved == 0
+
+
+def test_the_log_is_asked_to_keep_what_is_delayed_and_nothing_that_was_cancelled(hand: HandBroker) -> None:
+    """Whatever the order in which they are known."""
+    numbers = [hand.ask(publish("a", "later", delay_ms=60_000)).schedule_id for _ in range(6)]
+    hand.ask(CancelSchedule("a", numbers[2]))
+    channel = hand.state.channels["a"]
+    for number, planned in reversed(list(channel.schedules.items())):
+        channel.schedules.drop(number)
+        channel.schedules.plan(number, planned)
+    assert list(channel.schedules) != sorted(channel.schedules)
+    horizon = Horizon(hand.state)
+    hand.ask(CancelSchedule("a", numbers[4]))
+    kept = [number for number in numbers if horizon.needs(Scheduled(channel_id=channel.channel_id, schedule_id=number))]
+    assert kept == [number for number in numbers if number != numbers[2]], "as it was when it was taken"
 
 
 def test_nothing_is_left_of_what_is_cancelled_or_deleted_before_it_is_due(hand: HandBroker) -> None:
