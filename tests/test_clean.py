@@ -315,3 +315,27 @@ def test_a_delayed_message_outlives_the_cleaning_of_all_around_it(tmp_path: Path
     hand.tick(3_600_000)
     hand.settle()
     assert contents(hand.ask(Pull("a"))) == ["late"]
+
+
+class Asked(MemoryLog):
+    """Has something to clean as often as it is told to, and notes how much it was asked for."""
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__()
+        self.rounds = rounds
+        self.asked: list[int] = []
+
+    async def clean(self, keep: Any, max_bytes: int) -> int:
+        self.asked.append(max_bytes)
+        self.rounds -= 1
+        return max_bytes if self.rounds >= 0 else 0
+
+
+def test_cleaning_takes_larger_parts_while_it_finds_more_and_small_ones_again_afterwards() -> None:
+    log = Asked(rounds=6)
+    hand = HandBroker(log, limits=Limits(clean_bytes=1_000))
+    for _ in range(30):
+        hand.tick(1000)
+    assert log.asked[:7] == [1_000, 2_000, 4_000, 8_000, 8_000, 8_000, 8_000]
+    assert log.asked[7:], "it goes on looking"
+    assert set(log.asked[7:]) == {1_000}
