@@ -1,7 +1,7 @@
 """Has the log cleaned, a bounded part at a time.
 
 A little to clean is done in a tenth of the time, so that nobody notices. Where round after round finds more, rounds
-become larger and the pauses between them shorter, up to half of the time: a disk that fills is worse than a slower hour.
+become larger and the pauses between them shorter, up to half of the time: a full disk is worse than a slow hour.
 """
 
 from __future__ import annotations
