@@ -150,6 +150,7 @@ def test_without_a_broker_nothing_is_installed_unless_that_is_asked_for(
     asked = ["spark", "compact", "-d", str(broker.directory), "--install", "--worth", "0"]
     answer = CliRunner().invoke(main, asked, env={"MQ_SERVER": "mq://127.0.0.1:1"}, catch_exceptions=False)
     assert answer.exit_code == 6
+    assert "where no broker has the log, take --offline" in answer.stderr
     assert sorted(path.name for path in broker.directory.glob("*.wal")) == names
     assert waiting_offers(DirectDisk(), str(broker.directory)), "what was made waits for its install"
     answer = CliRunner().invoke(main, ["spark", "compact", "-d", str(broker.directory), "--offline"])

@@ -165,7 +165,7 @@ def _check_room(root: str, planned: Plan) -> None:
 def _install(root: str, log_uuid: str, result: dict[str, Any], server: str | None, is_offline: bool) -> None:
     """Whether a broker has the log is told, not looked for: one that is just starting again would find it taken."""
     from mq.cli.install import install_live, install_offline
-    from mq.errors import ProposalRefused
+    from mq.errors import ProposalRefused, Unavailable
     from wal.disk import DirectDisk
     from wal.proposal import remove_offer
 
@@ -182,6 +182,9 @@ def _install(root: str, log_uuid: str, result: dict[str, Any], server: str | Non
             row["state"] = "refused"
             result["refused"] += 1
             remove_offer(DirectDisk(), root, row["proposal"])
+        except Unavailable:
+            say("what was made waits in staging/ for `mq wal install`; where no broker has the log, take --offline")
+            raise
 
 
 def _result(manifest: Manifest, state: State, planned: Plan | None, offers: list[Offer]) -> dict[str, Any]:
