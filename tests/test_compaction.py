@@ -14,6 +14,7 @@ from proposer import OneHand, planned, propose
 from test_install_offer import everything, fill
 
 import mq.judge
+from mq.cli.spark.compact import run
 from mq.cli.spark.present import present_state
 from mq.command import DeleteChannel
 from mq.rules import Rules, grounds
@@ -110,3 +111,11 @@ def test_an_export_that_comes_after_a_compaction_can_tell_that_something_went(br
         before[1].first_sequence - through - 1 + before[4].first_sequence - before[3].first_sequence,
         0,
     )
+
+
+def test_only_what_is_exported_goes_where_somebody_exports(broker: FileBroker) -> None:
+    fill(broker)
+    broker.settle_history()
+    root = str(broker.directory)
+    first = job.candidates(root, present_state(root)[0])[0]
+    assert run(root, dry_run=True, through=first.last_sequence - 1)["segments"] == 0
