@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,10 @@ from mq.cli.spark import replay as command
 from mq.cli.spark.ledger import CHANNEL, Entry, Ledger, ReplayConflict
 from mq.errors import SequenceRefused, Unavailable
 from mq.testing import Running, broker
+from wal.frame import HEADER_BYTES, Frame
+from wal.record import PUBLISHED
 from wal.spark.read.listing import visible
+from wal.spark.read.scan import read
 from wal.spark.replay import Selected, Wanted, batches, in_order
 
 if TYPE_CHECKING:
@@ -168,6 +173,43 @@ def test_what_is_wrong_with_a_replay_is_one_line(replay: Callable[..., Result], 
     assert numbers(client, target) == [1]
 
 
+@pytest.mark.spark
+def test_damage_ends_a_replay_unless_it_may_be_left_out_and_then_it_is_told(
+    replay: Callable[..., Result], client: mq.Client, running: Running, target: str, tmp_path: Path
+) -> None:
+    client.create_channel("harmed")
+    for number in range(100, 105):
+        client.publish("harmed", {"n": number})
+    source = str(running.server.config.wal_dir)
+    active = visible(source)[-1].first_sequence
+    client.rotate_segment()
+    wait_until(lambda: visible(source)[-1].first_sequence > active)
+    directory = Path(shutil.copytree(source, tmp_path / "data", ignore=shutil.ignore_patterns("spare*")))
+    segment, lost = next(
+        (segment, item)
+        for segment in visible(str(directory))
+        for item in read(segment)
+        if isinstance(item, Frame) and item.type == PUBLISHED and b'{"n":102}' in bytes(item.payload)
+    )
+    rest = [*range(102), 103, 104]
+    with (directory / segment.name).open("r+b") as file:
+        file.seek(lost.position + HEADER_BYTES + 30)
+        file.write(b"\xff\xff\xff")
+    asked = ["--data-dir", str(directory), "--channel", "harmed", "--to", target]
+    failed = replay(*asked)
+    assert failed.exit_code == 1, failed.output
+    assert (failed.stderr.count("\n"), segment.name in failed.stderr) == (1, True)
+    assert replay(*asked, "--dry-run").exit_code == 1
+    would = replay(*asked, "--dry-run", "--skip-damaged", "-o", "json")
+    assert (json.loads(would.stdout)["messages"], json.loads(would.stdout)["damaged"]) == (len(rest), 1)
+    done = replay(*asked, "--skip-damaged", "--where", "offset >= 0", "-o", "json")
+    told = json.loads(done.stdout)
+    assert (told["messages"], told["damaged"]) == (len(rest), 1)
+    assert f"left out: {segment.name}" in done.stderr
+    assert numbers(client, target) == rest
+    assert json.loads(replay(*asked, "--skip-damaged", "-o", "json").stdout)["damaged"] == 1, "it goes on"
+
+
 # ---------------------------------------------------------------- the ledger
 
 
@@ -223,6 +265,7 @@ def row(sequence: int, channel_id: int, partition: int, offset: int) -> Any:
         key=None,
         value=bytearray(b"v"),
         headers=[{"key": "a", "value": bytearray(b"1")}, {"key": "a", "value": bytearray(b"2")}],
+        damage=None,
     )
 
 

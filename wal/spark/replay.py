@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from wal.spark.read.listing import manifest_of, visible
-from wal.spark.read.source import MqWal
+from wal.spark.read.rows import CORRUPT
+from wal.spark.read.source import MqWal, columns_of
 
 Place: TypeAlias = tuple[int, int, int, int]  # of a message: sequence of its record, channel id, partition, offset
 
@@ -62,28 +63,62 @@ def log_of(root: str) -> tuple[str, int]:
     return str(manifest_of(root).log_uuid), segments[-1].last_sequence if segments else 0
 
 
-def matching(spark: SparkSession, root: str, wanted: Wanted, through: int, after: Place | None = None) -> DataFrame:
-    """The messages that are wanted, up to a sequence, and those of the record at `after` again."""
+def matching(
+    spark: SparkSession,
+    root: str,
+    wanted: Wanted,
+    through: int,
+    after: Place | None = None,
+    *,
+    skip_damaged: bool = False,
+) -> DataFrame:
+    """The messages that are wanted, up to a sequence, and those of the record at `after` again.
+
+    Damage fails the query; with `skip_damaged` a row that is none but has `damage` stands for what could not be read:
+    nobody knows whether it would have been wanted.
+    """
     spark.dataSource.register(MqWal)
     reader = spark.read.format("mqwal").option("channels", ",".join(wanted.channels))
+    reader = reader.option("mode", "PERMISSIVE" if skip_damaged else "FAILFAST")
+    reader = reader.option("columns", ",".join(columns_of("messages")))
     reader = reader.option("liveOnly", str(not wanted.also_dropped).lower())
     if wanted.from_time:
         reader = reader.option("fromTs", wanted.from_time)
     if wanted.to_time:
         reader = reader.option("toTs", wanted.to_time)
     frame = reader.load(root).filter(F.col("sequence").between(after[0] if after else 0, through))
-    return (frame.filter(wanted.where) if wanted.where else frame).select(*_COLUMNS)
+    if wanted.where:
+        frame = frame.filter(F.expr(wanted.where) | F.col(CORRUPT).isNotNull())
+    return frame.select(*_COLUMNS, F.col(CORRUPT).alias("damage"))
 
 
-def in_order(rows: Iterable[Any], after: Place | None = None) -> Iterator[Selected]:
-    """The rows as they come from the source, each record's put into their order, without those up to `after`."""
-    for _, record in groupby(rows, key=lambda row: row.sequence):
+def counted(frame: DataFrame) -> tuple[int, int]:
+    """How many messages `matching` found, and how many damaged ranges among them."""
+    damaged = F.count("damage")
+    row = frame.agg((F.count(F.lit(1)) - damaged).alias("messages"), damaged.alias("damaged")).collect()[0]
+    return row.messages, row.damaged
+
+
+def in_order(rows: Iterable[Any], after: Place | None = None, left_out: list[str] | None = None) -> Iterator[Selected]:
+    """The rows as they come from the source, each record's put into their order, without those up to `after`.
+
+    What stands for damage is put into `left_out`.
+    """
+    for _, record in groupby(_intact(rows, left_out), key=lambda row: row.sequence):
         some = (((row.sequence, row.channel_id, row.partition, row.offset), row) for row in record)
         for place, row in sorted(some, key=lambda each: each[0]):
             if after is None or place > after:
                 headers = [(header["key"], bytes(header["value"])) for header in row.headers]
                 key = None if row.key is None else bytes(row.key)
                 yield Selected(place, key, bytes(row.value), headers)
+
+
+def _intact(rows: Iterable[Any], left_out: list[str] | None) -> Iterator[Any]:
+    for row in rows:
+        if row.damage is None:
+            yield row
+        elif left_out is not None:
+            left_out.append(row.damage)
 
 
 def batches(messages: Iterable[Selected], max_messages: int, max_bytes: int) -> Iterator[list[Selected]]:

@@ -41,6 +41,7 @@ BATCH_BYTES = 1 << 20  # a request may have four times as much
     "--id", "replay_id", metavar="NAME", help="of this replay; the same id publishes once  [made from the selection]"
 )
 @click.option("--also-dropped", is_flag=True, help="also what is trimmed, expired or deleted and still in the log")
+@click.option("--skip-damaged", is_flag=True, help="leave out what is damaged, and tell; else it ends the replay")
 @click.option("--dry-run", is_flag=True, help="count the messages, and publish none")
 @server_option
 @session_options
@@ -54,6 +55,7 @@ def replay(
     where: str | None,
     replay_id: str | None,
     also_dropped: bool,
+    skip_damaged: bool,
     dry_run: bool,
     server: str | None,
     master: str | None,
@@ -65,12 +67,15 @@ def replay(
     The channel mq.replays of the broker remembers what was replayed, by an id. A replay ends with the last record that
     was durable when it began, so that it never feeds on itself. Another --id replays the same selection again.
 
+    A replay that comes to damage ends with an error, because a selection with holes in it is another one. Run it again
+    with --skip-damaged, and it goes on behind what is lost.
+
     \b
     Example:
       mq spark replay --channel orders --to orders.again --from-time 2026-05-01 \\
         --where "get_json_object(cast(value AS string), '$.country') = 'NO'"
     """
-    from wal.spark.replay import Wanted, log_of, matching
+    from wal.spark.replay import Wanted, counted, log_of, matching
     from wal.spark.session import session
 
     log_uuid, through = log_of(data_dir)
@@ -81,8 +86,10 @@ def replay(
         return session("mq replay", master=master, verbose=verbose)
 
     if dry_run:
-        messages = matching(start(), data_dir, wanted, through).count()
-        out.show_one({"replay": replay_id or wanted.name(target), "messages": messages, "through": through}, output)
+        found = matching(start(), data_dir, wanted, through, skip_damaged=skip_damaged)
+        messages, damaged = counted(found)
+        fields = {"replay": replay_id or wanted.name(target), "messages": messages, "damaged": damaged}
+        out.show_one({**fields, "through": through}, output)
         return
     from mq.cli.spark.ledger import Entry, Ledger
 
@@ -93,21 +100,32 @@ def replay(
         if ledger.last() is None:
             matching(start(), data_dir, wanted, through)  # a condition that Spark refuses begins no replay
         first = ledger.begin(Entry(replay_id or wanted.name(target), selection, target, through))
-        done = first if first.is_done else run(start, data_dir, wanted, ledger, first)
+        left_out: list[str] = []
+        done = first
+        if not first.is_done:
+            done = run(start, data_dir, wanted, ledger, first, left_out if skip_damaged else None)
     if first.is_done:
         say(f"replay {done.replay} was done before; give another --id to publish the same again")
     fields = {"replay": done.replay, "messages": done.published - first.published, "before": first.published}
-    out.show_one({**fields, "to": target, "through": done.through}, output)
+    out.show_one({**fields, "damaged": len(left_out), "to": target, "through": done.through}, output)
+    for line in left_out:
+        say(f"left out: {line}")
 
 
-def run(start: Callable[[], Any], root: str, wanted: Wanted, ledger: Ledger, entry: Entry) -> Entry:
-    """Publish what is left of a replay. Holds one batch, and Spark one segment."""
+def run(
+    start: Callable[[], Any], root: str, wanted: Wanted, ledger: Ledger, entry: Entry, left_out: list[str] | None
+) -> Entry:
+    """Publish what is left of a replay; damage is an error where there is no list to put it into.
+
+    This process holds one batch; Spark's driver what is wanted of two tasks, the one that is being published and the
+    next. A task has a segment, or as many small ones as make `PARTITION_BYTES`.
+    """
     from wal.spark.replay import batches, in_order, matching
 
-    frame = matching(start(), root, wanted, entry.through, entry.place)
+    frame = matching(start(), root, wanted, entry.through, entry.place, skip_damaged=left_out is not None)
     with progress("replaying") as advance:
         rows = frame.toLocalIterator(prefetchPartitions=True)
-        for batch in batches(in_order(rows, entry.place), BATCH_MESSAGES, BATCH_BYTES):
+        for batch in batches(in_order(rows, entry.place, left_out), BATCH_MESSAGES, BATCH_BYTES):
             entry = ledger.publish(entry, batch)
             advance(batch[-1].place[0], entry.through)
     return ledger.finish(entry)
