@@ -98,9 +98,12 @@ def test_a_damaged_log_is_told_of_in_every_run_and_not_compacted_and_the_rest_is
     assert victim.name in line["audit"]["damage"][0]
     assert line["compact"] == {"skipped": "the log is damaged"}
     assert line["export"]["messages"] > TOTAL / 2
+    assert all(victim.name in each for each in line["export"]["damage"])
+    assert line["export"]["damage"][0] in line["export"]["error"]
     again = maintain(log, "--pays", "1KiB", code=1)
     assert again["audit"]["damage"] == line["audit"]["damage"]
     assert again["audit"]["report"], "only a whole audit tells that all is well again"
+    assert again["export"]["damage"] == [], "nothing is exported twice"
     assert again["compact"] == line["compact"]
     assert victim.exists()
 

@@ -197,13 +197,17 @@ class Run:
         done = export(self._spark, self._root, str(self._out / "lake"))
         self._exported = done.through
         del self._doubts["export"]
-        return {
+        told: dict[str, Any] = {
             "messages": done.messages,
             "files": len(done.files),
             "through": done.through,
             "missed": done.missed,
             "rewritten": done.rewritten,
+            "damage": done.damage,
         }
+        if done.damage:  # told once: the next run goes on behind it
+            told["error"] = f"{len(done.damage)} damaged ranges are not in the lake; the first: {done.damage[0]}"
+        return told
 
     def compact(self, pays_bytes: int) -> dict[str, Any]:
         """After the export: what goes is in the lake by then."""
