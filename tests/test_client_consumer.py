@@ -1,5 +1,6 @@
 """Consumers: iterating, fetching, settling, steering, groups, and what a bad moment does to them."""
 
+import asyncio
 import signal
 import threading
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from process import wait_until
-from tcpproxy import connected
+from tcpproxy import Proxy, connected
 
 import mq
 
@@ -380,3 +381,45 @@ def test_a_lease_that_is_gone_is_told_and_the_message_comes_again(
         assert consumer.lost == 2
         assert "delivered again" in caplog.text
         assert len(consumer.fetch(2, timeout=DEADLINE)) == 2
+
+
+def test_an_ordered_group_keeps_its_order_where_an_answer_is_lost(tmp_path: Path) -> None:
+    with connected(tmp_path) as (client, proxy), mq.Client(f"mq://127.0.0.1:{proxy.target}") as direct:
+        fill(direct, 8)
+        direct.create_group("c", "g", ordered=True)
+        with client.consumer("c", "g", ordered=True) as consumer, ThreadPoolExecutor() as pool:
+            first = consumer.fetch(2, timeout=DEADLINE)
+            first.ack()
+            consumer.flush()
+            proxy.swallow_answers()
+            second = pool.submit(consumer.fetch, 2, DEADLINE)
+            wait_until(lambda: direct.describe_group("c", "g").pending == 2)
+            proxy.heal()
+            seen = [message.offset for message in (*first, *second.result())]
+            while len(seen) < 8:
+                seen += [message.offset for message in consumer.fetch(2, timeout=DEADLINE)]
+    assert seen == list(range(8))
+
+
+def test_an_ordered_group_keeps_its_order_where_an_answer_is_lost_to_a_task(tmp_path: Path) -> None:
+    async def consume(address: str, proxy: Proxy, direct: mq.Client) -> list[int]:
+        async with (
+            mq.AsyncClient(address) as client,
+            await client.consumer("c", "g", ordered=True) as consumer,
+        ):
+            first = await consumer.fetch(2, DEADLINE)
+            await first.ack()
+            await consumer.flush()
+            proxy.swallow_answers()
+            fetch = asyncio.create_task(consumer.fetch(2, DEADLINE))
+            await asyncio.to_thread(wait_until, lambda: direct.describe_group("c", "g").pending == 2)
+            proxy.heal()
+            seen = [message.offset for message in (*first, *await fetch)]
+            while len(seen) < 8:
+                seen += [message.offset for message in await consumer.fetch(2, DEADLINE)]
+            return seen
+
+    with connected(tmp_path) as (_, proxy), mq.Client(f"mq://127.0.0.1:{proxy.target}") as direct:
+        fill(direct, 8)
+        direct.create_group("c", "g", ordered=True)
+        assert asyncio.run(consume(proxy.address, proxy, direct)) == list(range(8))

@@ -31,6 +31,7 @@ from mq.client.pulling import Cursor, MemberPull
 from mq.client.transaction import Numberings
 from mq.client.transport import TimedOut
 from mq.client.value import Codec, message_of
+from mq.pb import mq_pb2 as pb
 
 T = TypeVar("T", AsyncProducer, AsyncConsumer)
 
@@ -166,7 +167,8 @@ class AsyncClient(AsyncAdmin):
         """
         settings = settings_of(await self.join_group(channel, group, start, ordered), ordered)
         pull = MemberPull(channel, group, member or member_name(), start_of(start))
-        membership = Membership(pull, batch_size, interval, codec or self._codec, on_assigned, on_revoked)
+        is_ordered = settings.mode == pb.GroupSettings.ORDERED
+        membership = Membership(pull, batch_size, interval, codec or self._codec, on_assigned, on_revoked, is_ordered)
         made = AsyncConsumer(self._connection, self._connection.another(), membership, extend_seconds(settings))
         return self._keep(made)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from mq.client.address import Address
 from mq.client.backoff import Backoff
@@ -53,9 +53,19 @@ class AsyncConnection:
         return transport if transport is not None and transport.is_usable else None
 
     async def call(
-        self, method: str, request: bytes, *, timeout: float | None = None, wait: float = 0.0, patient: bool = False
+        self,
+        method: str,
+        request: bytes,
+        *,
+        timeout: float | None = None,
+        wait: float = 0.0,
+        patient: bool = False,
+        before_retry: Callable[[], Awaitable[None]] | None = None,
     ) -> bytes:
-        """One request, one answer, however often it takes. Raises MqError when the time is over."""
+        """One request, one answer, however often it takes. Raises MqError when the time is over.
+
+        `before_retry`: awaited before the request is sent again, after an answer that may be lost.
+        """
         self.check_usable()
         loop = asyncio.get_running_loop()
         end = loop.time() + (self.timeout if timeout is None else timeout)
@@ -76,6 +86,8 @@ class AsyncConnection:
                     raise
             if await self.pause(pause):
                 raise Unavailable("the client was closed")
+            if before_retry is not None:
+                await before_retry()
 
     async def transport(self) -> AsyncTransport:
         """A transport that can be used. Raises Unavailable after one try of each address."""

@@ -271,7 +271,8 @@ class AsyncConsumer:
         return None
 
     async def _pull(self, count: int, wait: float, timeout: float) -> Pulled:
-        data = await self._own.call(PULL, self._as.pull.request(count, wait), wait=wait, timeout=timeout)
+        request = self._as.pull.request(count, wait)
+        data = await self._own.call(PULL, request, wait=wait, timeout=timeout, before_retry=self._start_over)
         pulled = self._as.pull.answer(data, self._as.codec)
         self._keeper.hold(pulled.deliveries, self._own.start_id)
         return pulled
@@ -286,6 +287,12 @@ class AsyncConsumer:
         self._arrived.clear()
         self._room = asyncio.Semaphore(PREFETCH)
         self._waiting.clear()
+
+    async def _start_over(self) -> None:
+        """An answer may be lost, and with it messages that this member holds without knowing: see `mq.Consumer`."""
+        if self._as.is_ordered:
+            with contextlib.suppress(MqError):
+                await self._leave()
 
     async def _leave(self) -> None:
         request = pb.LeaveRequest(channel=self.channel, group=self.group, member=self.member)

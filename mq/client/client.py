@@ -183,6 +183,7 @@ class Client(Admin):
             codec or self._codec,
             on_assigned,
             on_revoked,
+            settings.mode == pb.GroupSettings.ORDERED,
         )
         return self._keep(Consumer(self._connection, self._connection.another(), membership, extend_seconds(settings)))
 

@@ -69,11 +69,19 @@ class Connection:
         )
 
     def call(
-        self, method: str, request: bytes, *, timeout: float | None = None, wait: float = 0.0, patient: bool = False
+        self,
+        method: str,
+        request: bytes,
+        *,
+        timeout: float | None = None,
+        wait: float = 0.0,
+        patient: bool = False,
+        before_retry: Callable[[], None] | None = None,
     ) -> bytes:
         """One request, one answer, however often it takes. `wait`: seconds that the broker may hold the answer back.
 
-        `patient`: also come back while the broker is short of something. Raises MqError when the time is over.
+        `patient`: also come back while the broker is short of something. `before_retry`: called before the request is
+        sent again, after an answer that may be lost. Raises MqError when the time is over.
         """
         self.check_usable()
         end = time.monotonic() + (self.timeout if timeout is None else timeout)
@@ -94,6 +102,8 @@ class Connection:
                     raise
             if self._closed.wait(pause):
                 raise Unavailable("the client was closed")
+            if before_retry is not None:
+                before_retry()
 
     def transport(self) -> Transport:
         """A transport that worked when it was last used. Raises Unavailable after one try of each address."""

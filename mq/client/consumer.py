@@ -43,6 +43,7 @@ class Membership(NamedTuple):
     codec: Codec | None
     on_assigned: OnPartitions | None
     on_revoked: OnPartitions | None
+    is_ordered: bool
 
 
 class Consumer:
@@ -356,10 +357,19 @@ class Consumer:
                 return
 
     def _pull(self, count: int, wait: float, timeout: float) -> Pulled:
-        data = self._own.call(PULL, self._as.pull.request(count, wait), wait=wait, timeout=timeout)
+        request = self._as.pull.request(count, wait)
+        data = self._own.call(PULL, request, wait=wait, timeout=timeout, before_retry=self._start_over)
         pulled = self._as.pull.answer(data, self._as.codec)
         self._keeper.hold(pulled.deliveries, self._own.start_id)
         return pulled
+
+    def _start_over(self) -> None:
+        """An answer may be lost, and with it messages that this member holds without knowing. Where order counts they
+        must come before what follows: so all is given back, and the next pull begins at the first that is not done.
+        """
+        if self._as.is_ordered:
+            with contextlib.suppress(MqError):
+                self._leave()
 
     def _check_waiting(self) -> None:
         """After a break: what waits here may be somebody else's by now, and is dropped then."""
