@@ -100,7 +100,8 @@ class Proxy:
             self.connections += 1
             self._pairs.append((client, server))
             for source, goal, port in ((client, server, self.target), (server, client, self.port)):
-                goal.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with contextlib.suppress(OSError):  # a reset may have come between
+                    goal.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._pass_on, args=(source, goal, port), daemon=True).start()
 
     def _pass_on(self, source: socket.socket, goal: socket.socket, port: int) -> None:
