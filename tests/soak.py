@@ -14,7 +14,7 @@ from history import OK, UNKNOWN, History
 from process import DEADLINE, wait_until
 
 from mq.client.wire import WireTransport
-from mq.errors import MqError
+from mq.errors import MqError, OffsetOutOfRange
 from mq.pb import mq_pb2 as pb
 
 CHANNEL, KEPT, GROUP = "stream", "kept", "readers"
@@ -207,7 +207,12 @@ class Soak:
             while at < partition.next_offset:
                 start = pb.Start(offset=at)
                 pull = pb.PullRequest(channel=CHANNEL, partition=number, start=start, max_messages=8 * BATCH)
-                answer = pb.PullResponse.FromString(self.ask("MQService/Pull", pull))
+                try:
+                    answer = pb.PullResponse.FromString(self.ask("MQService/Pull", pull))
+                except OffsetOutOfRange:  # retention went on meanwhile
+                    described = pb.ChannelInfo.FromString(self.ask("AdminService/DescribeChannel", describe))
+                    at = described.partitions[number].start_offset
+                    continue
                 for batch in answer.batches:
                     if len(batch.batch.messages) == BATCH:  # retention may cut the first one
                         history.stored[number, whole(batch.base_offset)] = name_of(batch)

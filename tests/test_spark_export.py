@@ -44,6 +44,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def rotate(client: mq.Client, log: Path) -> None:
+    """Returns when Spark can see it: the call itself only asks for it."""
+    active = visible(str(log))[-1].first_sequence
+    client.rotate_segment()
+    wait_until(lambda: visible(str(log))[-1].first_sequence > active)
+
+
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of a real broker with several segments; nobody writes to it."""
@@ -123,11 +130,11 @@ def test_json_values_are_typed_and_misfits_are_kept(spark: SparkSession, tmp_pat
         client.publish("other", b"never JSON")
         client.publish("orders", b'{"id": 1, "price": 2.5}')
         client.publish("orders", b"broken")
-        client.rotate_segment()
+        rotate(client, log)
         export(spark, str(log), str(out), channels=["orders"], json_schema=INFER)
         client.publish("orders", b'{"id": "two", "price": 3}')
         client.publish("orders", b'{"id": 3, "more": true}')
-        client.rotate_segment()
+        rotate(client, log)
         again = export(spark, str(log), str(out), channels=["orders"], json_schema=INFER)
         assert again.messages == 2
         client.publish("orders", b"{}")
@@ -161,7 +168,7 @@ def test_each_run_adds_what_is_new_and_only_that(spark: SparkSession, tmp_path: 
         assert export(spark, str(log), str(out)).messages == 0
         fill(client, "a", 10, 10)  # into the segment that is exported in part
         assert until(spark, log, out, 10) == 10
-        client.rotate_segment()
+        rotate(client, log)
         assert export(spark, str(log), str(out)).messages == 0
         client.create_channel("b")
         fill(client, "b", 0, 5)
