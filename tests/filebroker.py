@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from handbroker import Asked, HandBroker, HandClock
+from process import wait_until
 from waiting import DEADLINE_SECONDS
 
 from mq.command import CreateChannel, Publish
@@ -23,10 +24,20 @@ LATEST = ChannelSettings(keep=ChannelSettings.KEEP_LATEST_PER_KEY, tombstone_gra
 
 class FileBroker(HandBroker):
     def __init__(self, directory: Path, clock: HandClock | None = None) -> None:
-        self.directory = directory
+        self._directory = directory
         clock = clock or HandClock()
         super().__init__(FileLog.open(directory, OPTIONS, clock=clock), clock, LIMITS)
         self.create("filler")
+
+    @property
+    def directory(self) -> Path:
+        """For those who look at the files: with all that was answered. The mark that tells them how far a segment may
+        be read is written a moment after the answer, when nothing else is to be written.
+        """
+        log = self.log
+        assert isinstance(log, FileLog)
+        wait_until(lambda: log._is_closed or log._failure is not None or log._writer._marked >= log.synced)
+        return self._directory
 
     def settle(self) -> None:
         async def drained() -> None:
