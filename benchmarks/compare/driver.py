@@ -1,15 +1,19 @@
 """What a client of a broker can do, as far as the comparison asks for it. One subclass for each broker.
 
 A driver lives in a worker process of its own. It uses the broker's best Python client in the way that its authors
-advise for speed, and counts a message as published only when the broker has confirmed it.
+advise for speed, and counts a message as published only when the broker has confirmed it. Where a client can be used in
+several ways, the fastest that was measured is the one in the subclass.
 """
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import cycle
+from typing import Any
 
 QUEUE = "compare"
 GROUP = "workers"
@@ -27,12 +31,12 @@ class Driver:
         """Make the queue, and the group that will consume it, where there is none."""
         raise NotImplementedError
 
-    def publish(self, body: bytes, batch: int, end: float) -> int:
-        """Batches of so many, as fast as they are confirmed, until the time; returns how many were confirmed."""
+    def publish(self, batches: list[list[bytes]], end: float) -> int:
+        """These again and again, as fast as they are confirmed, until the time; returns how many were confirmed."""
         raise NotImplementedError
 
-    def publish_count(self, body: bytes, count: int) -> None:
-        """So many, as fast as the client can; all confirmed at the return."""
+    def publish_all(self, bodies: list[bytes]) -> None:
+        """Each once, as fast as the client can; all confirmed at the return."""
         raise NotImplementedError
 
     def publish_one(self, body: bytes) -> None:
@@ -48,15 +52,16 @@ class Driver:
 
     # ------------------------------------------------------------ by threads, where a client has no better way
 
-    def singles(self, body: bytes, callers: int, end: float) -> list[float]:
+    def singles(self, bodies: list[bytes], callers: int, end: float) -> list[float]:
         """So many callers, each with one message at a time; returns the seconds that each publish took."""
         taken: list[float] = []
+        turn = cycle(bodies)
 
         def call() -> None:
             mine = []
             begin = time.perf_counter()
             while begin < end:
-                self.publish_one(body)
+                self.publish_one(next(turn))
                 now = time.perf_counter()
                 mine.append(now - begin)
                 begin = now
@@ -65,15 +70,13 @@ class Driver:
         together([call] * callers)
         return taken
 
-    def paced(self, size: int, rate: float, end: float) -> None:
+    def paced(self, bodies: list[bytes], rate: float, end: float) -> None:
         """Stamped messages at an even rate, each published by itself."""
+        turn = cycle(bodies)
 
         def call(first: float) -> None:
-            due = first
-            while due < end:
-                time.sleep(max(0.0, due - time.perf_counter()))
-                self.publish_one(stamped(size))
-                due += PACERS / rate
+            for _ in due_until(first, PACERS / rate, end):
+                self.publish_one(stamped(next(turn)))
 
         begin = time.perf_counter()
         together([lambda first=begin + number / rate: call(first) for number in range(PACERS)])
@@ -87,8 +90,27 @@ def together(calls: list[Callable[[], None]]) -> None:
         each.join()
 
 
-def stamped(size: int) -> bytes:
-    return STAMP.pack(time.time_ns()).ljust(size, b"x")
+async def tasks(
+    publish: Callable[[bytes], Awaitable[Any]], bodies: list[bytes], callers: int, end: float
+) -> list[float]:
+    """What `Driver.singles` does, with a task for each caller."""
+    taken: list[float] = []
+    turn = cycle(bodies)
+
+    async def call() -> None:
+        begin = time.perf_counter()
+        while begin < end:
+            await publish(next(turn))
+            now = time.perf_counter()
+            taken.append(now - begin)
+            begin = now
+
+    await asyncio.gather(*(call() for _ in range(callers)))
+    return taken
+
+
+def stamped(body: bytes) -> bytes:
+    return STAMP.pack(time.time_ns()) + body[STAMP.size :]
 
 
 def stamp_of(body: bytes) -> float:
@@ -97,6 +119,22 @@ def stamp_of(body: bytes) -> float:
     return left / 1e9
 
 
-def batches_until(end: float) -> Iterator[None]:
-    while time.perf_counter() < end:
+def batches_until(batches: list[list[bytes]], end: float) -> Iterator[list[bytes]]:
+    for batch in cycle(batches):
+        if time.perf_counter() >= end:
+            return
+        yield batch
+
+
+def due_until(first: float, step: float, end: float) -> Iterator[None]:
+    """Sleeps to each time when something is due; who is late is not waited for."""
+    due = first
+    while due < end:
+        time.sleep(max(0.0, due - time.perf_counter()))
         yield
+        due += step
+
+
+def parts(bodies: list[bytes], size: int) -> Iterator[list[bytes]]:
+    for begin in range(0, len(bodies), size):
+        yield bodies[begin : begin + size]

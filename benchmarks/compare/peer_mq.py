@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from itertools import repeat
+from functools import partial
+from itertools import cycle
 from typing import ClassVar
+
+import uvloop
 
 import mq
 
-from .driver import GROUP, QUEUE, Driver, batches_until, stamped
+from .driver import GROUP, QUEUE, Driver, batches_until, due_until, stamped, tasks
 from .server import CACHE, FSYNC, Server
 
 
@@ -34,34 +37,41 @@ class MqServer(Server):
 
 class MqDriver(Driver):
     def __init__(self, port: int, durability: str) -> None:
-        self.client = mq.Client(f"mq://127.0.0.1:{port}")
+        self.address = f"mq://127.0.0.1:{port}"
+        self.client = mq.Client(self.address)
 
     def create(self) -> None:
         self.client.create_channel(QUEUE, exist_ok=True)
         self.client.join_group(QUEUE, GROUP, "earliest", ordered=False)
 
-    def publish(self, body: bytes, batch: int, end: float) -> int:
-        count = 0
-        bodies = [body] * batch
-        with self.client.producer(QUEUE, batch_size=batch, batch_bytes=1 << 20, buffer_bytes=4 << 20) as producer:
-            for _ in batches_until(end):
-                count += producer.send_many(bodies)
-        return count
+    def publish(self, batches: list[list[bytes]], end: float) -> int:
+        settings = {"batch_size": len(batches[0]), "batch_bytes": 1 << 20, "buffer_bytes": 4 << 20}
+        with self.client.producer(QUEUE, **settings) as producer:
+            return sum(producer.send_many(bodies) for bodies in batches_until(batches, end))
 
-    def publish_count(self, body: bytes, count: int) -> None:
+    def publish_all(self, bodies: list[bytes]) -> None:
         with self.client.producer(QUEUE) as producer:
-            producer.send_many(repeat(body, count))
+            producer.send_many(bodies)
 
-    def paced(self, size: int, rate: float, end: float) -> None:
+    def paced(self, bodies: list[bytes], rate: float, end: float) -> None:
+        turn = cycle(bodies)
         with self.client.producer(QUEUE, linger_ms=0) as producer:
-            due = time.perf_counter()
-            while due < end:
-                time.sleep(max(0.0, due - time.perf_counter()))
-                producer.send(stamped(size))
-                due += 1 / rate
+            for _ in due_until(time.perf_counter(), 1 / rate, end):
+                producer.send(stamped(next(turn)))
 
     def publish_one(self, body: bytes) -> None:
         self.client.publish(QUEUE, body)
+
+    def singles(self, bodies: list[bytes], callers: int, end: float) -> list[float]:
+        """Many callers are tasks, whose messages share requests; for one, the client of threads is faster."""
+        if callers == 1:
+            return super().singles(bodies, callers, end)
+
+        async def run() -> list[float]:
+            async with mq.AsyncClient(self.address) as client:
+                return await tasks(partial(client.publish, QUEUE), bodies, callers, end)
+
+        return uvloop.run(run())
 
     def consume(self) -> Iterator[list[bytes]]:
         with self.client.consumer(QUEUE, GROUP, batch_size=5_000) as consumer:

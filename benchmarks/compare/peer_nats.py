@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Iterator
-from itertools import count
+from itertools import count, cycle
 from typing import Any, ClassVar, TypeVar
 
-from .driver import GROUP, QUEUE, Driver, batches_until, stamped
+from .driver import GROUP, QUEUE, Driver, batches_until, parts, stamped, tasks
 from .server import CACHE, FSYNC, Server, found, output_of
 
 T = TypeVar("T")
@@ -45,9 +45,10 @@ class NatsServer(Server):
 class NatsDriver(Driver):
     def __init__(self, port: int, durability: str) -> None:
         import nats
+        import uvloop
 
         self.nats = nats
-        self.loop = asyncio.new_event_loop()
+        self.loop = uvloop.new_event_loop()
         self.client = self.run(nats.connect(f"nats://127.0.0.1:{port}", pending_size=64 << 20))
         self.stream = self.client.jetstream(timeout=60)
         self.ids = count()
@@ -64,20 +65,22 @@ class NatsDriver(Driver):
 
         self.run(create())
 
-    async def _batch(self, body: bytes, size: int) -> int:
+    async def _batch(self, bodies: list[bytes]) -> int:
         name = f"{id(self)}-{time.time_ns()}-{next(self.ids)}"
-        for number in range(1, size):
+        for number, body in enumerate(bodies[:-1], 1):
             headers = {"Nats-Batch-Id": name, "Nats-Batch-Sequence": str(number)}
             await self.client.publish(QUEUE, body, headers=headers)
-        last = {"Nats-Batch-Id": name, "Nats-Batch-Sequence": str(size), "Nats-Batch-Commit": "1"}
-        await self.stream.publish(QUEUE, body, headers=last, timeout=60)
-        return size
+        last = {"Nats-Batch-Id": name, "Nats-Batch-Sequence": str(len(bodies)), "Nats-Batch-Commit": "1"}
+        await self.stream.publish(QUEUE, bodies[-1], headers=last, timeout=60)
+        return len(bodies)
 
-    def publish(self, body: bytes, batch: int, end: float) -> int:
+    def _several(self, batches: Iterator[list[bytes]]) -> int:
+        """Each of several tasks takes the next batch when its last one is confirmed."""
+
         async def one() -> int:
             done = 0
-            for _ in batches_until(end):
-                done += await self._batch(body, min(batch, BATCH))
+            for bodies in batches:
+                done += await self._batch(bodies)
             return done
 
         async def several() -> int:
@@ -85,41 +88,24 @@ class NatsDriver(Driver):
 
         return self.run(several())
 
-    def publish_count(self, body: bytes, count: int) -> None:
-        async def all_of_them() -> None:
-            left = count
-            while left:
-                sizes = []
-                while left and len(sizes) < IN_FLIGHT:
-                    sizes.append(min(left, BATCH))
-                    left -= sizes[-1]
-                await asyncio.gather(*(self._batch(body, size) for size in sizes))
+    def publish(self, batches: list[list[bytes]], end: float) -> int:
+        return self._several(batches_until(batches, end))
 
-        self.run(all_of_them())
+    def publish_all(self, bodies: list[bytes]) -> None:
+        self._several(parts(bodies, BATCH))
 
-    def singles(self, body: bytes, callers: int, end: float) -> list[float]:
-        taken: list[float] = []
+    def singles(self, bodies: list[bytes], callers: int, end: float) -> list[float]:
+        async def publish(body: bytes) -> None:
+            await self.stream.publish(QUEUE, body, timeout=60)
 
-        async def call() -> None:
-            begin = time.perf_counter()
-            while begin < end:
-                await self.stream.publish(QUEUE, body, timeout=60)
-                now = time.perf_counter()
-                taken.append(now - begin)
-                begin = now
+        return self.run(tasks(publish, bodies, callers, end))
 
-        async def several() -> None:
-            await asyncio.gather(*(call() for _ in range(callers)))
-
-        self.run(several())
-        return taken
-
-    def paced(self, size: int, rate: float, end: float) -> None:
+    def paced(self, bodies: list[bytes], rate: float, end: float) -> None:
         async def run() -> None:
-            due = time.perf_counter()
+            due, turn = time.perf_counter(), cycle(bodies)
             while due < end:
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
-                await self.stream.publish_async(QUEUE, stamped(size), wait_stall=60)
+                await self.stream.publish_async(QUEUE, stamped(next(turn)), wait_stall=60)
                 due += 1 / rate
             await self.stream.publish_async_completed()
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
-from .driver import GROUP, QUEUE, Driver, batches_until
+from .driver import GROUP, QUEUE, Driver, batches_until, parts, tasks
 from .server import CACHE, FSYNC, Server, found, output_of
 
 PIPELINE = 1_000
@@ -35,9 +38,11 @@ class RedisServer(Server):
 
 class RedisDriver(Driver):
     def __init__(self, port: int, durability: str) -> None:
-        import redis
+        import redis.asyncio
+        import uvloop
 
-        self.redis = redis
+        super().__init__(port, durability)
+        self.redis, self.asyncio, self.uvloop = redis, redis.asyncio, uvloop
         self._pool = redis.ConnectionPool(host="127.0.0.1", port=port, max_connections=64)
         self._local = threading.local()
 
@@ -58,21 +63,35 @@ class RedisDriver(Driver):
             except self.redis.exceptions.ResponseError:
                 return  # there is one
 
-    def _batch(self, body: bytes, count: int) -> int:
+    def _batch(self, bodies: list[bytes]) -> int:
         pipeline = self.connection.pipeline(transaction=False)
-        for _ in range(count):
+        for body in bodies:
             pipeline.execute_command("XADD", QUEUE, "*", "b", body)
         return len(pipeline.execute())
 
-    def publish(self, body: bytes, batch: int, end: float) -> int:
-        return sum(self._batch(body, batch) for _ in batches_until(end))
+    def publish(self, batches: list[list[bytes]], end: float) -> int:
+        return sum(self._batch(bodies) for bodies in batches_until(batches, end))
 
-    def publish_count(self, body: bytes, count: int) -> None:
-        for done in range(0, count, PIPELINE):
-            self._batch(body, min(PIPELINE, count - done))
+    def publish_all(self, bodies: list[bytes]) -> None:
+        for part in parts(bodies, PIPELINE):
+            self._batch(part)
 
     def publish_one(self, body: bytes) -> None:
         self.connection.execute_command("XADD", QUEUE, "*", "b", body)
+
+    def singles(self, bodies: list[bytes], callers: int, end: float) -> list[float]:
+        """Many callers are tasks, each with its connection; for one, the blocking client is faster."""
+        if callers == 1:
+            return super().singles(bodies, callers, end)
+        return self.uvloop.run(self._tasks(bodies, callers, end))
+
+    async def _tasks(self, bodies: list[bytes], callers: int, end: float) -> list[float]:
+        async def call(mine: list[bytes]) -> list[float]:
+            async with self.asyncio.Redis(port=self.port, single_connection_client=True) as redis:
+                return await tasks(partial(redis.execute_command, "XADD", QUEUE, "*", "b"), mine, 1, end)
+
+        shares = [bodies[number::callers] for number in range(callers)]
+        return list(chain.from_iterable(await asyncio.gather(*map(call, shares))))
 
     def consume(self) -> Iterator[list[bytes]]:
         done: list[bytes] = []

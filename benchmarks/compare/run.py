@@ -52,7 +52,7 @@ def alive(peer: Peer, durability: str) -> Any:
         server = peer.server(Path(scratch) / "data", durability)
         server.start()
         try:
-            _run(server, [{"work": "store", "size": 1, "count": 0}])  # makes the queue
+            clients(server, [{"work": "store", "size": 1, "count": 0}])  # makes the queue
             yield server
         finally:
             server.remove()
@@ -60,13 +60,13 @@ def alive(peer: Peer, durability: str) -> Any:
 
 def _rate(server: Server, scale: Scale, size: int, batch: int) -> float:
     spec = {"work": "publish", "size": size, "batch": batch, "seconds": scale.seconds}
-    answers = _run(server, [spec] * PRODUCERS)
+    answers = clients(server, [spec] * PRODUCERS)
     return sum(each["count"] for each in answers) / max(each["seconds"] for each in answers)
 
 
 def _one_at_a_time(server: Server, scale: Scale, processes: int, callers: int) -> Result:
     spec = {"work": "singles", "size": 100, "callers": callers // processes, "seconds": scale.seconds}
-    answers = _run(server, [spec] * processes)
+    answers = clients(server, [spec] * processes)
     taken = sorted(second for each in answers for second in each["taken"])
     rate = len(taken) / max(each["seconds"] for each in answers)
     name = f"one_at_a_time_{callers}"
@@ -78,13 +78,13 @@ def _end_to_end(server: Server, scale: Scale) -> Result:
         {"work": "arrive", "seconds": scale.seconds},
         {"work": "paced", "size": 100, "rate": RATE, "seconds": 3_600},  # until the other one has enough
     ]
-    taken = sorted(_run(server, specs, awaited=1)[0]["taken"])
+    taken = sorted(clients(server, specs, awaited=1)[0]["taken"])
     return {"end_to_end_p50": percentile(taken, 0.5), "end_to_end_p99": percentile(taken, 0.99)}
 
 
 def _store_and_kill(server: Server, scale: Scale) -> Result:
     spec = {"work": "store", "size": 100, "count": scale.stored // PRODUCERS}
-    _run(server, [spec] * PRODUCERS)
+    clients(server, [spec] * PRODUCERS)
     found: Result = {"memory_stored": server.memory(), "disk_per_message": server.disk() / scale.stored}
     server.kill()
     begin = time.perf_counter()
@@ -92,24 +92,24 @@ def _store_and_kill(server: Server, scale: Scale) -> Result:
     started = time.perf_counter() - begin
     spec = {"work": "consume", "count": scale.stored, "seconds": 2 * scale.seconds}
     before = time.perf_counter()
-    (answer,) = _run(server, [spec])
+    (answer,) = clients(server, [spec])
     connecting = time.perf_counter() - before - answer["first"] - answer["seconds"]
     found["first_after_kill"] = started + connecting + answer["first"]
     found["consume"] = answer["count"] / answer["seconds"]
     return found
 
 
-def _run(server: Server, specs: Sequence[dict[str, Any]], awaited: int | None = None) -> list[Any]:
+def clients(server: Server, specs: Sequence[dict[str, Any]], awaited: int | None = None) -> list[Any]:
     """A process for each; they begin together when all are connected. Only the first so many are awaited."""
     common = {"peer": server.name, "port": server.port, "durability": server.durability}
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "compare.worker", json.dumps({**common, **spec})],
+            [sys.executable, "-m", "compare.worker", json.dumps({**common, "number": number, **spec})],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for spec in specs
+        for number, spec in enumerate(specs)
     ]
     deadline = threading.Timer(PATIENCE_SECONDS, lambda: [each.kill() for each in workers])
     deadline.start()

@@ -6,38 +6,50 @@ python -m compare.worker '{"peer": "mq", "port": 50052, "durability": "fsync", "
 from __future__ import annotations
 
 import json
+import random
 import sys
 import time
 from typing import Any
 
-from .driver import Driver, stamp_of
+from .driver import Driver, parts, stamp_of
 from .peers import PEERS
 
+POOL = 20_000  # distinct bodies of a client that publishes for a time
 
-def publish(driver: Driver, spec: dict[str, Any]) -> dict[str, Any]:
+
+def bodies_of(spec: dict[str, Any]) -> list[bytes]:
+    """Random bytes, so that nobody's compression tells; made ahead, the same in every run and for every broker."""
+    if "size" not in spec:
+        return []
+    source = random.Random(spec["number"])
+    return [source.randbytes(spec["size"]) for _ in range(spec.get("count", POOL))]
+
+
+def publish(driver: Driver, spec: dict[str, Any], bodies: list[bytes]) -> dict[str, Any]:
+    batches = list(parts(bodies, spec["batch"]))
     begin = time.perf_counter()
-    count = driver.publish(bytes(spec["size"]), spec["batch"], begin + spec["seconds"])
+    count = driver.publish(batches, begin + spec["seconds"])
     return {"count": count, "seconds": time.perf_counter() - begin}
 
 
-def store(driver: Driver, spec: dict[str, Any]) -> dict[str, Any]:
+def store(driver: Driver, spec: dict[str, Any], bodies: list[bytes]) -> dict[str, Any]:
     begin = time.perf_counter()
-    driver.publish_count(bytes(spec["size"]), spec["count"])
-    return {"count": spec["count"], "seconds": time.perf_counter() - begin}
+    driver.publish_all(bodies)
+    return {"count": len(bodies), "seconds": time.perf_counter() - begin}
 
 
-def singles(driver: Driver, spec: dict[str, Any]) -> dict[str, Any]:
+def singles(driver: Driver, spec: dict[str, Any], bodies: list[bytes]) -> dict[str, Any]:
     begin = time.perf_counter()
-    taken = driver.singles(bytes(spec["size"]), spec["callers"], begin + spec["seconds"])
+    taken = driver.singles(bodies, spec["callers"], begin + spec["seconds"])
     return {"count": len(taken), "seconds": time.perf_counter() - begin, "taken": taken}
 
 
-def paced(driver: Driver, spec: dict[str, Any]) -> dict[str, Any]:
-    driver.paced(spec["size"], spec["rate"], time.perf_counter() + spec["seconds"])
+def paced(driver: Driver, spec: dict[str, Any], bodies: list[bytes]) -> dict[str, Any]:
+    driver.paced(bodies, spec["rate"], time.perf_counter() + spec["seconds"])
     return {}
 
 
-def arrive(driver: Driver, spec: dict[str, Any]) -> dict[str, Any]:
+def arrive(driver: Driver, spec: dict[str, Any], _: list[bytes]) -> dict[str, Any]:
     """How old stamped messages are when they arrive: those that left later than a second after the first arrival, so
     that nobody's way into a group counts.
     """
@@ -53,7 +65,7 @@ def arrive(driver: Driver, spec: dict[str, Any]) -> dict[str, Any]:
     raise AssertionError("consume never ends by itself")
 
 
-def consume(driver: Driver, spec: dict[str, Any]) -> dict[str, Any]:
+def consume(driver: Driver, spec: dict[str, Any], _: list[bytes]) -> dict[str, Any]:
     """The time to the first message, and the rate from there on: so that nobody's way into a group counts."""
     begin = time.perf_counter()
     seen = before = 0
@@ -75,9 +87,10 @@ def main() -> None:
     spec = json.loads(sys.argv[1])
     driver = PEERS[spec["peer"]].driver(spec["port"], spec["durability"])
     driver.create()
+    bodies = bodies_of(spec)
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(WORKS[spec["work"]](driver, spec)), flush=True)
+    print(json.dumps(WORKS[spec["work"]](driver, spec, bodies)), flush=True)
     driver.close()
 
 
