@@ -30,7 +30,8 @@ from spark_live import measure
 from wal.record import Published
 from wal.spark.audit.job import audit
 from wal.spark.compact.hands import SparkHands
-from wal.spark.compact.job import clear, plan, stage
+from wal.spark.compact.job import plan
+from wal.spark.compact.staging import clear, stage
 from wal.spark.export.job import export
 from wal.spark.read.listing import manifest_of, visible
 from wal.spark.session import session

@@ -9,7 +9,8 @@ from typing import Any
 from mq.cli.spark.present import present_state
 from mq.rules import Rules, grounds
 from wal.proposal import Offer
-from wal.spark.compact.job import Plan, candidates, plan, stage
+from wal.spark.compact.job import Plan, candidates, plan
+from wal.spark.compact.staging import stage
 
 
 class OneHand:

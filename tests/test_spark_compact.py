@@ -136,7 +136,7 @@ def test_a_compaction_that_fails_leaves_nothing_behind(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("wal.spark.compact.job.write_offer", full)
+    monkeypatch.setattr("wal.spark.compact.staging.write_offer", full)
     compact(broker.directory, "--worth", "0", code=6)
     assert [path.name for path in (broker.directory / STAGING).iterdir()] == [LOCK]
 

@@ -9,6 +9,7 @@ from walsample import batch, one_of_each, published
 from wal.pb import wal_pb2 as pb
 from wal.record import (
     CLASS_OF,
+    PUBLISHED,
     SEAL,
     TYPE_OF,
     Atomic,
@@ -21,6 +22,7 @@ from wal.record import (
     decode,
     encode,
     end_offset,
+    head_of,
     items_of,
     placements,
     plain,
@@ -155,3 +157,30 @@ def test_an_atomic_inside_an_atomic_is_carried_and_not_followed():
     assert isinstance(inside, Unknown)
     with pytest.raises(ValueError, match="inside another"):
         atomic([nested])
+
+
+@given(publishes, st.lists(st.binary(max_size=200), min_size=1, max_size=3), st.integers(0, 300))
+def test_the_head_of_a_record_is_the_record_without_its_batch(record, names, seen):
+    """Also where a producer's name looks like the beginning of a batch, and where only the first bytes are there."""
+    record.parts.extend(pb.Part(producer=name.hex() + "z\x05z\x01z") for name in names)
+    type_, payload = payload_of(Carried(record, [b"z\x01zz\x00", b"b" * 300]))
+    assert head_of(type_, payload) == record
+    assert head_of(type_, payload[:seen], len(payload)) in (None, record)
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=40), st.lists(st.sampled_from([b"z", b"\x08", b"\x01", b"\x02\x02", b"*"])).map(b"".join)
+    )
+)
+def test_whatever_the_bytes_are_a_head_is_what_decoding_all_of_them_gives(payload):
+    head = head_of(PUBLISHED, payload)
+    if head is not None:
+        whole = decode(PUBLISHED, payload)
+        assert isinstance(whole, Published)
+        whole.ClearField("batch")
+        assert head == whole
+
+
+def test_a_record_that_has_no_batch_has_no_head():
+    assert all(head_of(*payload_of(record)) is None for record in one_of_each() if not hasattr(record, "batch"))

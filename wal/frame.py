@@ -38,6 +38,7 @@ _CHECKED = struct.Struct("<IIQQ")  # length, type, sequence, durable: what `head
 _PREFIX = struct.Struct("<II")
 _CRC = struct.Struct("<I")
 _ZEROS = bytes(1 << 16)
+_COPIED_TWICE_BYTES = 4096  # payloads below this: a second copy costs less than a second call for the CRC
 
 crc32c = google_crc32c.value
 extend_crc32c = google_crc32c.extend
@@ -102,10 +103,15 @@ def scan(buffer: Buffer, salt: Salt, start: int, base: int = 0) -> Iterator[Fram
         end = start + HEADER_BYTES + length
         if end > size or length > MAX_PAYLOAD_BYTES or not type_:
             return
-        covered = buffer[start + 4 : end]
-        if extend(seed, covered) != crc:
+        if length < _COPIED_TWICE_BYTES:
+            covered = buffer[start + 4 : end]
+            found, payload = extend(seed, covered), covered[32:]
+        else:
+            payload = buffer[start + HEADER_BYTES : end]
+            found = extend(extend(seed, buffer[start + 4 : start + HEADER_BYTES]), payload)
+        if found != crc:
             return
-        yield Frame(base + start, type_, sequence, durable, crc, covered[32:])
+        yield Frame(base + start, type_, sequence, durable, crc, payload)
         start = end
 
 

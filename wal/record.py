@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from wal.pb import wal_pb2 as pb
 from wal.pb.wal_pb2 import (
@@ -85,6 +85,7 @@ __all__ = [
     "decode",
     "encode",
     "end_offset",
+    "head_of",
     "items_of",
     "placements",
     "plain",
@@ -124,6 +125,8 @@ DAMAGED, SKIPPED, ATOMIC, DEAD_LETTERED = pb.DAMAGED, pb.SKIPPED, pb.ATOMIC, pb.
 
 _BYTES = [bytes([value]) for value in range(256)]
 _BATCH_TAG = bytes([15 << 3 | 2])  # field 15, length-delimited
+_WITH_BATCH: dict[int, type[Published | Scheduled]] = {pb.PUBLISHED: Published, pb.SCHEDULED: Scheduled}
+_MOST_HEAD_BYTES = 4096  # in which a batch must begin, or a record is decoded as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,39 @@ def decode(type_: int, payload: bytes) -> Message | Unknown:
     """The record in a payload. Raises protobuf's DecodeError on bytes that no writer of ours made."""
     cls = CLASS_OF.get(type_)
     return Unknown(type_, payload) if cls is None else cls.FromString(payload)
+
+
+def head_of(type_: int, payload: bytes, length: int | None = None) -> Published | Scheduled | None:
+    """A record as it is without its batch, of which nothing is copied; None where it has none, or that is not clear.
+
+    The first bytes of a payload are enough, if its length is told. What ends inside a field can't be decoded; so what
+    is decoded here ends where a batch begins, and that is the last field, because it reaches the payload's end.
+    """
+    cls = _WITH_BATCH.get(type_)
+    if cls is None:
+        return None
+    length = len(payload) if length is None else length
+    at = payload.find(_BATCH_TAG, 0, _MOST_HEAD_BYTES)
+    while at >= 0:
+        if _reaches_end(payload, at + 1, length):
+            try:
+                return cls.FromString(payload[:at])
+            except DecodeError:
+                pass  # no tag, but part of another field
+        at = payload.find(_BATCH_TAG, at + 1, _MOST_HEAD_BYTES)
+    return None
+
+
+def _reaches_end(payload: bytes, at: int, length: int) -> bool:
+    """Whether the field whose size stands here is all that is left of a payload."""
+    size = shift = 0
+    for byte in payload[at : at + 5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if byte < 0x80:
+            return at + size == length
+    return False
 
 
 def plain(record: Record) -> Message | Unknown:

@@ -14,6 +14,7 @@ with its seal frame and is immutable.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -321,7 +322,7 @@ class SealedWriter:
         self.frames = 0
         self.last_sequence = header.first_sequence - 1
         self.last_crc = 0
-        self.rolling_crc = 0
+        self._crcs = array("L")
         self._buffers: list[bytes] = [header.pack()]
         self._buffered = SEGMENT_HEADER_BYTES
         self._flushed = 0
@@ -333,21 +334,22 @@ class SealedWriter:
 
     def add(self, type_: int, sequence: int, pieces: Sequence[bytes]) -> None:
         """Frames of a finished segment were durable long ago, so each vouches for all before it."""
-        header, crc = encode(self.salt, type_, sequence, sequence - 1, pieces)
+        length = sum(map(len, pieces))
+        header, crc = encode(self.salt, type_, sequence, sequence - 1, pieces, length)
         self._buffers += [header, *pieces]
-        self._buffered += len(header) + sum(map(len, pieces))
+        self._buffered += FRAME_BYTES + length
         self.last_crc = crc
         if type_ != SEAL:
             self.frames += 1
             self.last_sequence = sequence
-            self.rolling_crc = roll(self.rolling_crc, [crc])
+            self._crcs.append(crc)
         if self._buffered >= WINDOW_BYTES:
             self._flush()
 
     def seal(self) -> int:
         """Write the seal, sync, and return the file's size. The caller makes the name durable."""
-        add_seal = Seal(frames=self.frames, last_sequence=self.last_sequence, rolling_crc=self.rolling_crc)
-        self.add(SEAL, self.last_sequence + 1, [add_seal.SerializeToString()])
+        seal = Seal(frames=self.frames, last_sequence=self.last_sequence, rolling_crc=roll(0, self._crcs))
+        self.add(SEAL, self.last_sequence + 1, [seal.SerializeToString()])
         self._flush()
         self.disk.truncate(self.fd, self._flushed)
         self.disk.sync(self.fd)

@@ -86,7 +86,8 @@ def run(
     from mq.cli.spark.present import present_state
     from mq.rules import Rules, grounds
     from wal.spark.compact.hands import SparkHands
-    from wal.spark.compact.job import candidates, clear, plan, stage
+    from wal.spark.compact.job import candidates, plan
+    from wal.spark.compact.staging import clear, stage
     from wal.spark.progress import run as with_bar
     from wal.spark.read.listing import manifest_of
     from wal.spark.read.storage import folder_of, is_local
@@ -101,21 +102,23 @@ def run(
         segments = [each for each in candidates(root, manifest) if through is None or each.last_sequence <= through]
         if not segments:
             say("nothing may go yet: segments are compacted once two snapshots lie behind them")
-            return _result(manifest, state, None, [])
+            return _result(manifest, state, None, None)
         rules = Rules(state, _now_us())
         spark = session("mq compact", master=master, verbose=verbose)
         hands = SparkHands(spark)
         planned = with_bar(spark, "looking", lambda: plan(hands, segments, rules, worth=worth / 100))
         if planned.is_damaged:
             say("part of the log is damaged: nothing goes for the sake of a later message (mq wal repair comes first)")
+        if damaged := sum(each.is_damaged for each in planned.surveys):
+            say(f"damaged segments that are left alone: {damaged} (mq wal repair comes first)")
         if dry_run or not planned.runs or planned.freed_bytes < at_least_bytes:
-            return _result(manifest, state, planned, [])
+            return _result(manifest, state, planned, None)
         _check_room(root, planned)
         try:
             offers = with_bar(
                 spark,
                 "writing",
-                lambda: stage(hands, root, manifest, planned, rules, lambda keys: grounds(state, keys), _now_us),
+                lambda: stage(hands, root, manifest, planned, rules, lambda keys: grounds(state, keys), _now_us, say),
             )
         except BaseException:
             clear(root)
@@ -136,7 +139,8 @@ def _staging(root: str, dry_run: bool) -> Iterator[None]:
     from wal.disk import DirectDisk
     from wal.errors import LogLocked
     from wal.proposal import STAGING, path_in_staging
-    from wal.spark.compact.job import LOCK, clear
+    from wal.spark.compact.job import LOCK
+    from wal.spark.compact.staging import clear
 
     if dry_run:
         yield
@@ -187,13 +191,14 @@ def _install(root: str, log_uuid: str, result: dict[str, Any], server: str | Non
             raise
 
 
-def _result(manifest: Manifest, state: State, planned: Plan | None, offers: list[Offer]) -> dict[str, Any]:
+def _result(manifest: Manifest, state: State, planned: Plan | None, offers: list[Offer] | None) -> dict[str, Any]:
     dropped = planned.dropped if planned else {}
+    would = sum(map(len, planned.runs)) if planned else 0
     names = {channel_id: channel.name for channel_id, channel in state.channels_by_id.items()}
     return {
         "log": str(manifest.log_uuid),
         "segments": len(planned.surveys) if planned else 0,
-        "rewritten": sum(map(len, planned.runs)) if planned else 0,
+        "rewritten": would if offers is None else sum(len(offer.inputs) for offer in offers),
         "droppable_messages": sum(dropped.values()),
         "droppable_bytes": planned.freed_bytes if planned else 0,
         "channels": [
@@ -210,7 +215,7 @@ def _result(manifest: Manifest, state: State, planned: Plan | None, offers: list
                 "freed_bytes": offer.freed_bytes,
                 "state": "waiting",
             }
-            for offer in offers
+            for offer in offers or ()
         ],
         "freed_bytes": 0,
         "refused": 0,

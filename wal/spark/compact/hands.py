@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
 
-TASKS_EACH = 4
+TASKS_EACH = 4  # at most: so that no hand waits long for another's last one
+ITEMS_EACH = 16  # at least, where a hand has more than one task: each costs as much as reading a hundred megabytes
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -65,12 +66,16 @@ class SparkHands:
         return found
 
     def _spread(self, items: Sequence[Any]) -> RDD[Any]:
-        """A few tasks for each hand: more would only cost, each about as much as reading a hundred megabytes."""
-        return self._context.parallelize(items, min(len(items), TASKS_EACH * self.count))
+        each = min(TASKS_EACH, max(1, len(items) // (ITEMS_EACH * self.count)))
+        return self._context.parallelize(items, min(len(items), each * self.count))
 
 
 def _calmly(work: Callable[[T], R], item: T) -> R:
     """Spark collects garbage after each task, and everything that is imported is looked at each time."""
-    if not gc.get_freeze_count():
-        gc.freeze()
+    _freeze_once()
     return work(item)
+
+
+@cache  # to ask whether it is done takes milliseconds: what is frozen is counted
+def _freeze_once() -> None:
+    gc.freeze()

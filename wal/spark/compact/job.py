@@ -1,43 +1,29 @@
-"""Compaction: writes segments anew without what nobody needs, and proposes them to the log's owner.
+"""Compaction: finds out which segments are worth to be written anew, without what nobody needs.
 
 Three passes, each over the segments that no replay will look into. Where channels keep the latest message of each key,
-the first finds those; the second tells how much of each segment would stay; the third writes neighbours that are worth
-it, staged under a name that no other attempt has. The driver gives them their names and writes the proposals last, so a
-job that dies leaves files that nobody looks at. Nothing here touches the log: that is `wal.install`'s work.
+the first finds those; the second tells how much of each segment would stay; the third, in `wal.spark.compact.staging`,
+writes neighbours that are worth it. Only where a message may go for a later one's sake the second reads every byte:
+else a look at the heads tells as much, and damage behind them is found by the third.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
-from uuid import uuid4
 
-from wal.disk import DirectDisk, Disk
 from wal.errors import WalError
 from wal.frame import Frame
 from wal.manifest import Manifest
-from wal.proposal import (
-    STAGING,
-    Ground,
-    Offer,
-    Output,
-    path_in_staging,
-    remove_offer,
-    staged_name,
-    write_claim,
-    write_offer,
-)
-from wal.record import DAMAGED
-from wal.segment import SealedWriter, SegmentHeader
+from wal.record import DAMAGED, published_in
 from wal.spark.compact.hands import Hands
 from wal.spark.compact.latest import LastKeys, joined, latest_of
 from wal.spark.compact.selection import Key, Latest, Rules, Selection, frame_bytes
+from wal.spark.compact.skim import NotClear, skim
 from wal.spark.read.listing import Segment, SegmentGone, visible
 from wal.spark.read.scan import read
 
@@ -69,28 +55,15 @@ class Survey(NamedTuple):
         return sum(self.dropped.values())
 
     @classmethod
+    def of(
+        cls, segment: Segment, kept: int, records: int, dropped: Mapping[Key, int], floors: dict[Key, int]
+    ) -> Survey:
+        kept_bytes = kept if records or dropped else segment.size
+        return cls(segment.name, segment.size, kept_bytes, records, dict(dropped), floors, False)
+
+    @classmethod
     def left_alone(cls, segment: Segment, *, is_damaged: bool) -> Survey:
         return cls(segment.name, segment.size, segment.size, 0, {}, {}, is_damaged)
-
-
-class Staged(NamedTuple):
-    """A file that a worker wrote."""
-
-    attempt: str
-    frames: int
-    bytes: int
-    crc: int
-    dropped_records: int
-    dropped: dict[Key, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Neighbours that become one file."""
-
-    segments: tuple[Segment, ...]
-    offer_id: str
-    floors: dict[Key, int]  # where the whole run of neighbours begins in each partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,128 +144,48 @@ def _runs(segments: Sequence[Segment], surveys: Sequence[Survey], rules: Rules, 
     return runs
 
 
-def stage(
-    hands: Hands,
-    root: str,
-    manifest: Manifest,
-    planned: Plan,
-    rules: Rules,
-    grounds: Callable[[set[Key]], tuple[Ground, ...]],
-    now_us: Callable[[], int],
-) -> list[Offer]:
-    """Write what stays of the planned segments; returns the proposals, oldest segments first.
-
-    The clock is asked when a claim or a proposal is written: each holds for so long from then, and a look at a large
-    log may take as long.
-    """
-    disk = DirectDisk()
-    disk.make_directory(os.path.join(root, STAGING))
-    kept = {each.name: each.kept_bytes for each in planned.surveys}
-    target = max((entry.size for entry in manifest.segments if entry.is_sealed), default=0)
-    runs = _claimed(disk, root, manifest, {uuid4().hex[:16]: run for run in planned.runs}, now_us)
-    parts = [
-        Part(segments, offer_id, planned.floors(run))
-        for offer_id, run in runs.items()
-        for segments in _fitting(run, kept, target)
-    ]
-    written = hands.each(parts, partial(rewrite, rules, planned.latest, manifest))
-    offers = []
-    for offer_id, run in runs.items():
-        mine = [made for part, made in zip(parts, written, strict=True) if part.offer_id == offer_id]
-        outputs = tuple(_take(root, offer_id, number, made) for number, made in enumerate(mine) if made.frames)
-        dropped = sum((Counter(made.dropped) for made in mine), Counter[Key]())
-        offer = Offer(
-            offer_id,
-            manifest.log_uuid,
-            now_us(),
-            tuple(segment.name for segment in run),
-            outputs,
-            sum(made.dropped_records for made in mine),
-            dropped.total(),
-            sum(segment.size for segment in run) - sum(output.bytes for output in outputs),
-            grounds(set(dropped)),
-        )
-        write_offer(disk, root, offer)
-        offers.append(offer)
-    return offers
-
-
-def _claimed(
-    disk: Disk, root: str, manifest: Manifest, runs: dict[str, list[Segment]], now_us: Callable[[], int]
-) -> dict[str, list[Segment]]:
-    """The runs that are all there once they are claimed: the broker may have cleaned some since they were looked at."""
-    for offer_id, run in runs.items():
-        names = tuple(segment.name for segment in run)
-        write_claim(disk, root, Offer(offer_id, manifest.log_uuid, now_us(), names, (), 0, 0, 0))
-    present = {segment.name for segment in visible(root, sealed_only=True)}
-    claimed = {}
-    for offer_id, run in runs.items():
-        if present.issuperset(segment.name for segment in run):
-            claimed[offer_id] = run
-        else:
-            remove_offer(disk, root, offer_id)
-    return claimed
-
-
-def clear(root: str) -> None:
-    """Remove what earlier compactions left in staging/, proposals that wait included. Called under the lock."""
-    folder = Path(root, STAGING)
-    for path in folder.iterdir():
-        if _OURS.fullmatch(path.name):
-            path.unlink(missing_ok=True)  # the broker forgets a proposal when it has decided
-
-
 # ---------------------------------------------------------------- in the workers
 
 
 def survey(rules: Rules, latest: Mapping[Key, Latest], segment: Segment) -> Survey:
     """How much of a segment would stay, if it were rewritten by itself."""
-    selection = Selection(rules, latest)
-    kept = records = 0
-    dropped: Counter[Key] = Counter()
     try:
-        for frame in _frames(segment):
-            cut = selection.cut(frame)
-            dropped.update(cut.dropped)
-            if cut.payload is None:
-                records += 1
-            else:
-                kept += frame_bytes(cut.payload)
+        if not rules.latest:
+            with suppress(NotClear, FileNotFoundError):
+                return _skimmed(rules, segment)
+        return _surveyed(rules, latest, segment)
     except SegmentDamaged:
         return Survey.left_alone(segment, is_damaged=True)
     except SegmentGone:
         return Survey.left_alone(segment, is_damaged=False)
-    if not records and not dropped:
-        kept = segment.size
-    return Survey(segment.name, segment.size, kept, records, dict(dropped), selection.floors, False)
 
 
-def rewrite(rules: Rules, latest: Mapping[Key, Latest], manifest: Manifest, part: Part) -> Staged:
-    """Write what stays of some neighbours into one file, under a name that no other attempt has."""
-    selection = Selection(rules, latest, part.floors)
-    first = part.segments[0]
-    header = SegmentHeader(manifest.log_uuid, first.first_sequence, first.generation + 1, os.urandom(8))
-    disk = DirectDisk()
-    name = f"{part.offer_id}-{uuid4().hex}.part"
-    fd = disk.create(path_in_staging(first.root, name))
+def _skimmed(rules: Rules, segment: Segment) -> Survey:
+    """Where records stay or go whole, a look at their heads tells how much that is. Nothing else is read."""
+    kept = records = 0
     dropped: Counter[Key] = Counter()
-    records = 0
-    try:
-        writer = SealedWriter(disk, fd, header)
-        for segment in part.segments:
-            for frame in _frames(segment):
-                cut = selection.cut(frame)
-                dropped.update(cut.dropped)
-                if cut.payload is None:
-                    records += 1
-                else:
-                    writer.add(frame.type, frame.sequence, [cut.payload])
-        size = writer.seal()
-    finally:
-        disk.close(fd)
-    if not writer.frames:
-        disk.unlink(path_in_staging(first.root, name))
-    return Staged(name, writer.frames, size, writer.last_crc, records, dict(dropped))
+    for record, size in skim(segment):
+        if rules.needs(record):
+            kept += size
+        else:
+            records += 1
+            for published in published_in(record):
+                dropped[published.channel_id, published.partition] += published.count
+    return Survey.of(segment, kept, records, dropped, {})
+
+
+def _surveyed(rules: Rules, latest: Mapping[Key, Latest], segment: Segment) -> Survey:
+    selection = Selection(rules, latest)
+    kept = records = 0
+    dropped: Counter[Key] = Counter()
+    for frame in frames_of(segment):
+        payload, gone = selection.cut(frame)
+        dropped.update(gone)
+        if payload is None:
+            records += 1
+        else:
+            kept += frame_bytes(payload)
+    return Survey.of(segment, kept, records, dropped, selection.floors)
 
 
 def _keys(rules: Rules, buckets: int, group: Sequence[Segment]) -> Iterator[tuple[int, bytes]]:
@@ -300,7 +193,7 @@ def _keys(rules: Rules, buckets: int, group: Sequence[Segment]) -> Iterator[tupl
     is_damaged = is_gone = False
     for segment in group:
         try:
-            for frame in _frames(segment):
+            for frame in frames_of(segment):
                 is_damaged |= frame.type == DAMAGED
                 last.meet(frame)
         except SegmentDamaged:
@@ -314,7 +207,8 @@ def _keys(rules: Rules, buckets: int, group: Sequence[Segment]) -> Iterator[tupl
         yield _GONE, b""
 
 
-def _frames(segment: Segment) -> Iterator[Frame]:
+def frames_of(segment: Segment) -> Iterator[Frame]:
+    """Every frame but the seal. Raises SegmentDamaged, SegmentGone."""
     for item in read(segment):
         if not isinstance(item, Frame):
             raise SegmentDamaged(f"{segment.name}, byte {item.position}: {item.reason}")
@@ -349,23 +243,3 @@ def _groups(segments: Sequence[Segment], most_bytes: int) -> list[list[Segment]]
         else:
             groups.append([segment])
     return groups
-
-
-def _fitting(run: Sequence[Segment], kept: Mapping[str, int], target: int) -> list[tuple[Segment, ...]]:
-    """Neighbours of a run that fit into one file; where nothing stays of some, they go with what is before or after."""
-    fitting: list[list[Segment]] = [[]]
-    size = 0
-    for segment in run:
-        if size and size + kept[segment.name] > target:
-            fitting.append([])
-            size = 0
-        fitting[-1].append(segment)
-        size += kept[segment.name]
-    return [tuple(each) for each in fitting]
-
-
-def _take(root: str, offer_id: str, number: int, made: Staged) -> Output:
-    """Give a written file the name under which it is proposed."""
-    name = staged_name(offer_id, number)
-    os.rename(path_in_staging(root, made.attempt), path_in_staging(root, name))
-    return Output(name, made.frames, made.bytes, made.crc)

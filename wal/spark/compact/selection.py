@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Frame
-from wal.record import PUBLISHED, Published, Unknown, decode, published_in
+from wal.record import PUBLISHED, Published, Unknown, decode, head_of, published_in
 from wal.spark.read.decode import keyed
 
 Key = tuple[int, int]  # channel id and partition
@@ -28,7 +28,7 @@ class Rules(Protocol):
     def start_of(self, channel_id: int, partition: int) -> int: ...
 
     def needs(self, record: Message | Unknown) -> bool:
-        """Of records that no replay will see."""
+        """Of records that no replay will see. A publish may come without its batch."""
         ...
 
     def passed(self, channel_id: int, partition: int) -> int:
@@ -75,7 +75,7 @@ class Selection:
 
     def cut(self, frame: Frame) -> Cut:
         try:
-            record = decode(frame.type, frame.payload)
+            record = head_of(frame.type, frame.payload) or decode(frame.type, frame.payload)
         except DecodeError:
             return Cut(frame.payload, {})
         if not self._rules.needs(record):
@@ -96,6 +96,7 @@ class Selection:
         stays |= offsets >= self._rules.passed(*key)
         if stays.all():
             return Cut(frame.payload, {})
+        record = Published.FromString(frame.payload)
         batch = record.batch
         known = keyed(batch)
         if known is None or len(known[0]) != len(offsets):
