@@ -7,6 +7,7 @@ record. Runs on the loop's thread; the log's callbacks are bounced to it once pe
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -24,6 +25,8 @@ Done = Callable[[Answer], None]
 Waiting = deque[tuple[int, Done, Answer]]
 
 SHARED_TIME_US = 1_000  # publishes this close to each other, in one record, may have one timestamp
+HAND_OVER_SECONDS = 300e-6  # what a change to the log's thread and back costs a group, in time and in disorder
+MOST_PATIENCE_SECONDS = 500e-6
 GROUPS_IN_FLIGHT = 2  # one being synced and one behind it: more would only make smaller groups
 
 
@@ -95,6 +98,32 @@ def _time_to_share(head: Published) -> int:
     return 0 if part is None or part.producer else part.timestamp_us
 
 
+class Leisure:
+    """How long may the loop wait for the disk itself, rather than hand a group over to the log's thread?
+
+    Waiting keeps it from whatever comes meanwhile, and more comes the busier it is: its thread's share of a processor,
+    over some milliseconds, tells.
+    """
+
+    SPAN_SECONDS = 0.005
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._worked = time.thread_time()
+        self._patience = 0.0
+
+    def patience(self) -> float:
+        """In seconds."""
+        now = time.monotonic()
+        passed = now - self._since
+        if passed > self.SPAN_SECONDS:
+            worked = time.thread_time()
+            share = (worked - self._worked) / passed
+            self._since, self._worked = now, worked
+            self._patience = min(MOST_PATIENCE_SECONDS, HAND_OVER_SECONDS / max(share, 1e-3))
+        return self._patience
+
+
 class CommitQueue:
     """One owner; `on_synced(sequence)` is called on the loop when the durable mark moves."""
 
@@ -118,6 +147,7 @@ class CommitQueue:
         self._waiting_os: Waiting = deque()
         self._drained: list[asyncio.Future[None]] = []
         self._has_failed = False
+        self._leisure = Leisure()
         self.on_answered: Callable[[], None] = lambda: None  # after the answers of a group were given out
         self.on_snapshot_refused: Callable[[WalError], None] = lambda error: None  # the run under way is void
         self.last = log.last_sequence  # the sequence given out last, also to records that are still collected here
@@ -189,7 +219,7 @@ class CommitQueue:
         self._count(size)
         if not self._is_flush_planned and len(self._pace) < GROUPS_IN_FLIGHT:
             self._is_flush_planned = True
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self._flush_planned)
         return self.last
 
     def _count(self, size: int) -> None:
@@ -212,7 +242,14 @@ class CommitQueue:
         else:
             waiting.append((self.last, done, reply))
 
-    def flush(self) -> None:
+    def _flush_planned(self) -> None:
+        """The turn is over. With nothing under way, the log may make a small group durable here and now."""
+        self.flush(0.0 if self._pace else self._leisure.patience())
+        if self._pace and self._log.synced >= self._pace[-1][0]:
+            self._on_marks(self._log.written, self._log.synced)
+            self._loop.call_soon(self._log.rest)
+
+    def flush(self, patience: float = 0.0) -> None:
         """Hand the collected group to the log."""
         self._is_flush_planned = False
         if not self._records or self._has_failed:
@@ -228,17 +265,17 @@ class CommitQueue:
         self._pace.append((self.last, sync))
         try:
             # What is too much or for a full disk was refused before it was decided: by now it has to go in.
-            last = self._append_to_log(records, sync)
+            last = self._append_to_log(records, sync, patience)
         except WalError as error:
             self.fail(error)
             return
         if last != self.last:
             self.fail(RuntimeError(f"the log gave sequence {last} where {self.last} was due"))
 
-    def _append_to_log(self, records: list[Record], sync: bool) -> int:
+    def _append_to_log(self, records: list[Record], sync: bool, patience: float) -> int:
         """A snapshot can be done without: where it is too large for the log, what is decided goes in all the same."""
         try:
-            return self._log.append(records, sync=sync, essential=True)
+            return self._log.append(records, sync=sync, essential=True, patience=patience)
         except RecordTooLarge as error:
             if not any(isinstance(record, ChannelSnapshot) for record in records):
                 raise

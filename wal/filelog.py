@@ -48,7 +48,7 @@ from wal.segment import SEGMENT_HEADER_BYTES
 from wal.space import Space
 from wal.upkeep import Upkeep
 from wal.verify import Damage, Progress, Report, verify
-from wal.writer import TEND_SECONDS, Entry, Group, Item, Rotation, Run, Task, Writer
+from wal.writer import SMALL_BYTES, TEND_SECONDS, Entry, Group, Item, Rotation, Run, Task, Writer
 
 LINGER_SECONDS = 0.001  # of silence, then what nobody waits for is synced too: a stream of it shares few syncs
 _RUN_ENDS = frozenset({SNAPSHOT_BEGIN, SNAPSHOT_END})
@@ -96,6 +96,8 @@ class FileLog:
             random=random, pause=self._wait_for_space,
         )  # fmt: skip
         self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._baton = threading.Lock()  # whoever holds it is the writer: its thread, or for a moment the owner's
+        self._handed = self._handled = 0  # items of the owner's: given to the thread, and done there
         self._thread = threading.Thread(target=self._run, name="wal-writer", daemon=True) if is_threaded else None
         self._failure: BaseException | None = None
         self._on_failure: OnFailure = lambda error: None
@@ -191,7 +193,9 @@ class FileLog:
         if self._thread is not None and not self._thread.is_alive():
             self._thread.start()
 
-    def append(self, records: Sequence[Record], *, sync: bool = True, essential: bool = False) -> int:
+    def append(
+        self, records: Sequence[Record], *, sync: bool = True, essential: bool = False, patience: float = 0.0
+    ) -> int:
         if self._failure is not None or self._is_closed:
             self._check_usable()
         encoded = [encode(record) for record in records]
@@ -214,8 +218,16 @@ class FileLog:
                 entries, queued = [], 0
                 self._note_snapshot(record, sequence)
         self._position, self.last_sequence = position, sequence
-        self._enqueue(entries, queued, sync)
+        if not (patience and sync and queued < SMALL_BYTES and self._commit_here(entries, queued, patience)):
+            self._enqueue(entries, queued, sync)
         return sequence
+
+    def rest(self) -> None:
+        if self._writer.has_news and self._failure is None and self._baton.acquire(blocking=False):
+            try:
+                self._writer.mark_at_once()
+            finally:
+                self._baton.release()
 
     def rotate(self) -> None:
         self._check_usable()
@@ -282,13 +294,36 @@ class FileLog:
         if entries:
             self._appended_bytes += size
             self._replay_bytes += size
-            self._queue.put(Group(entries, size, sync))
+            self._hand(Group(entries, size, sync))
+
+    def _commit_here(self, entries: list[Entry], size: int, patience: float) -> bool:
+        """Be the writer for a moment, if it has nothing to do and the disk was quick enough the last time."""
+        if self._writer.likely_seconds > patience or self._handed != self._handled or not entries:
+            return False
+        if not self._baton.acquire(blocking=False):
+            return False
+        try:
+            is_done = self._writer.commit(Group(entries, size, True))
+        except BaseException as error:
+            self._fail(error)
+            return True
+        finally:
+            self._baton.release()
+        if is_done:
+            self._appended_bytes += size
+            self._replay_bytes += size
+        return is_done
+
+    def _hand(self, item: Item) -> None:
+        """To the writer's thread, in log order."""
+        self._handed += 1
+        self._queue.put(item)
 
     def _rotate_before(self, sequence: int) -> int:
         """The next record opens a new segment; returns its position there."""
         self._index = SegmentIndex()
         self._position = SEGMENT_HEADER_BYTES
-        self._queue.put(Rotation(sequence, self._index))
+        self._hand(Rotation(sequence, self._index))
         return SEGMENT_HEADER_BYTES
 
     def _note_snapshot(self, record: Record, sequence: int) -> None:
@@ -296,7 +331,7 @@ class FileLog:
             self._run_begin = (sequence, self._appended_bytes)
         elif isinstance(record, SnapshotEnd) and record.begin_sequence == self._run_begin[0]:
             self._replay_bytes = self._appended_bytes - self._run_begin[1]
-            self._queue.put(Run(SnapshotRun(record.begin_sequence, sequence)))
+            self._hand(Run(SnapshotRun(record.begin_sequence, sequence)))
 
     def _kept_since_snapshot(self, manifest: Manifest) -> int:
         begin = manifest.snapshots[-1].begin if manifest.snapshots else 0
@@ -318,8 +353,11 @@ class FileLog:
         try:
             item = self._queue.get(timeout=LINGER_SECONDS if self._writer.has_unsynced else TEND_SECONDS)
         except queue.Empty:
-            self._writer.rest()
-            self._writer.tend(is_idle=True)
+            with self._baton:
+                if self._failure is not None:  # met by the owner
+                    return False
+                self._writer.rest()
+                self._writer.tend(is_idle=True)
             return True
         try:
             while item is not None:
@@ -330,16 +368,21 @@ class FileLog:
                 item = self._queue.get_nowait()
         except queue.Empty:
             pass
-        self._writer.process(items)
-        is_idle = self._queue.empty()
-        self._writer.settle(is_idle=is_idle)
-        if item is None:
-            return False
-        self._writer.tend(is_idle=is_idle)
+        with self._baton:
+            if self._failure is not None:
+                return False
+            self._writer.process(items)
+            is_idle = self._queue.empty()
+            self._writer.settle(is_idle=is_idle)
+            self._handled += sum(not isinstance(each, Task) for each in items)
+            if item is None:
+                return False
+            self._writer.tend(is_idle=is_idle)
         return True
 
     def _drain(self) -> None:
         """Everything that is queued, at once: a log without a thread."""
+        self._handled = self._handed
         items: list[Item] = []
         while not self._queue.empty():
             item = self._queue.get_nowait()

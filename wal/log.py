@@ -81,14 +81,22 @@ class Log(Protocol):
         """Every record from the last complete snapshot run on, in order; a damaged range appears as Damaged."""
         ...
 
-    def append(self, records: Sequence[Record], *, sync: bool = True, essential: bool = False) -> int:
+    def append(
+        self, records: Sequence[Record], *, sync: bool = True, essential: bool = False, patience: float = 0.0
+    ) -> int:
         """Queue records and return the last sequence given.
 
         `sync=False`: nobody waits for the sync, so it may come with a later group. `essential`: records that make
         room or end work (acks, trims, snapshots) and so are taken past the queue's limit and on a full disk.
+        `patience`: for so many seconds the owner may be kept waiting for the disk. Where that is likely to suffice, all
+        may be durable at the return: then `synced` tells, nobody is called, and `rest` is to follow when there is time.
 
         Raises LogBusy, DiskFull, RecordTooLarge (nothing was appended), LogFailed, LogClosed.
         """
+        ...
+
+    def rest(self) -> None:
+        """Do what an append that waited for the disk left over."""
         ...
 
     async def read(self, channel_id: int, partition: int, offset: int, max_bytes: int) -> list[Published]:

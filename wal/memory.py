@@ -67,7 +67,9 @@ class MemoryLog:
         for sequence in range(self._snapshot_begin, self.synced + 1):
             yield sequence, self._records[sequence]
 
-    def append(self, records: Sequence[Record], *, sync: bool = True, essential: bool = False) -> int:
+    def append(
+        self, records: Sequence[Record], *, sync: bool = True, essential: bool = False, patience: float = 0.0
+    ) -> int:
         self._check_usable()
         sizes = [encode(record)[2] for record in records]
         if sizes and max(sizes) > self.max_record_bytes:
@@ -132,6 +134,9 @@ class MemoryLog:
     async def read_sequence(self, sequence: int) -> Message | Unknown | None:
         self._check_usable()
         return self._records.get(sequence) if sequence <= self.synced else None
+
+    def rest(self) -> None:
+        pass
 
     def rotate(self) -> None:
         self._check_usable()

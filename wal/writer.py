@@ -127,6 +127,7 @@ class Writer:
         self.synced_bytes = 0  # since the start
         self.sync_count = 0
         self.sync_seconds = 0.0
+        self._last_sync_seconds = SLOW_SYNC_SECONDS  # until one is measured
         self.on_marks: OnMarks = lambda written, synced: None
         self.held: set[str] = set()  # segments that a backup still has to take: they stay, also when retired
         self._disk = disk
@@ -172,6 +173,43 @@ class Writer:
         self._has_loose = False
 
     @property
+    def likely_seconds(self) -> float:
+        """How long the next commit is likely to take."""
+        return SLOW_SYNC_SECONDS if self._space.is_short else self._last_sync_seconds
+
+    def commit(self, group: Group) -> bool:
+        """Make one small group durable, waiting for nothing but the disk, and leave it to the caller to say so.
+
+        False: it is not written, and has to take the usual way.
+        """
+        if self.has_unsynced or group.bytes >= self._bytes_per_sync:
+            return False
+        self._encode(group)
+        if not self._write_at_once(self._live.fd, self._buffers, self._live.position):
+            self._forget_encoded()
+            self._wants_sync = False
+            return False
+        self._note_written(self._encoded)
+        self._sync_live()
+        return True
+
+    @property
+    def has_news(self) -> bool:
+        """Is more durable than the watermark tells?"""
+        return self._marked < self.synced
+
+    def mark_at_once(self) -> None:
+        """Note in the watermark what is durable. Where that fails, the thread will try again, and may wait."""
+        with suppress(OSError):
+            self._watermark.write(self._durable_mark())
+            self._marked = self.synced
+
+    def mark(self) -> None:
+        """Note in the watermark what is durable, where it is not yet noted."""
+        if self.has_news:
+            self._mark()
+
+    @property
     def has_unsynced(self) -> bool:
         return self.written > self.synced
 
@@ -182,14 +220,13 @@ class Writer:
         """
         if self._wants_sync:
             self.sync()
-        if is_idle and self._marked < self.synced:
-            self._mark()
+        if is_idle:
+            self.mark()
 
     def rest(self) -> None:
         """Nothing came for a moment: sync also what nobody waits for."""
         self.sync()
-        if self._marked < self.synced:
-            self._mark()
+        self.mark()
 
     def sync(self) -> None:
         """Make everything written durable, and say so."""
@@ -223,13 +260,20 @@ class Writer:
         buffers = self._buffers if len(self._buffers) <= JOIN_ABOVE else [b"".join(self._buffers)]
         if not self._write_at_once(live.fd, buffers, live.position):
             self._patiently(lambda: self._write_or_cut(live.fd, buffers, live.position))
+        self._note_written(self._encoded if last_sequence is None else last_sequence)
+
+    def _note_written(self, last_sequence: int) -> None:
+        live = self._live
         live.position += self._buffered
         live.frames += len(self._crcs)
         live.rolling_crc = roll(live.rolling_crc, self._crcs)
-        live.last_sequence = self.written = self._encoded if last_sequence is None else last_sequence
+        live.last_sequence = self.written = last_sequence
         self._unsynced_bytes += self._buffered
         if self._buffered < SMALL_BYTES and live.position > live.zeroed:
             self._write_zeros_ahead()
+        self._forget_encoded()
+
+    def _forget_encoded(self) -> None:
         self._buffered = 0
         self._buffers.clear()
         self._crcs.clear()
@@ -272,6 +316,7 @@ class Writer:
         seconds = self._clock.monotonic() - started
         self.sync_count += 1
         self.sync_seconds += seconds
+        self._last_sync_seconds = seconds
         if seconds > SLOW_SYNC_SECONDS:
             logger.warning("a sync of the log took {:.1f} s; the disk is slow or overloaded", seconds)
         self._reader.advance(self._live.position)
@@ -288,11 +333,14 @@ class Writer:
             raise LogFailed(f"syncing the log failed: {error}") from error
 
     def _mark(self, *, is_clean: bool = False) -> None:
-        live = self._live
-        durable = live.position - self._unsynced_bytes
-        mark = Mark(self.synced, live.entry.first_sequence, live.entry.generation, durable, is_clean)
+        mark = self._durable_mark(is_clean)
         self._patiently(lambda: self._watermark.write(mark))
         self._marked = self.synced
+
+    def _durable_mark(self, is_clean: bool = False) -> Mark:
+        live = self._live
+        durable = live.position - self._unsynced_bytes
+        return Mark(self.synced, live.entry.first_sequence, live.entry.generation, durable, is_clean)
 
     # ------------------------------------------------------------ rotation
 
@@ -381,8 +429,7 @@ class Writer:
         now = self._clock.monotonic()
         if now - self._tended >= TEND_SECONDS:
             self._tended = now
-            if self._marked < self.synced:
-                self._mark()
+            self.mark()
             self._space.check()
             self._unlink_retired()
         elif is_idle and not self._space.is_short:

@@ -1,0 +1,191 @@
+"""A group that the owner makes durable itself, in its own thread: when it may, and what holds then as ever."""
+
+import errno
+import os
+import threading
+from random import Random
+
+import pytest
+from dictdisk import DictDisk
+from modeldisk import ModelDisk
+from waiting import DEADLINE_SECONDS, Marks
+from walsample import published
+
+from wal import FileLog, LogFailed, Options
+from wal.disk import DirectDisk
+from wal.writer import SMALL_BYTES
+
+OPTIONS = Options(segment_bytes=1 << 20, snapshot_bytes=4096, soft_free_bytes=0)
+PATIENCE = 10.0  # longer than any sync takes here
+
+
+class NotingDisk(DirectDisk):
+    """Notes which thread syncs segments; their syncs and writes can be made to fail."""
+
+    def __init__(self) -> None:
+        self.syncing: list[int] = []
+        self.sync_error: OSError | None = None
+        self.write_errors: list[OSError] = []
+
+    def sync(self, fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(".wal"):
+            self.syncing.append(threading.get_ident())
+            if self.sync_error is not None:
+                raise self.sync_error
+        super().sync(fd)
+
+    def write(self, fd, buffers, position):
+        if self.write_errors and os.readlink(f"/proc/self/fd/{fd}").endswith(".wal"):
+            raise self.write_errors.pop()
+        return super().write(fd, buffers, position)
+
+
+@pytest.fixture
+def disk():
+    return NotingDisk()
+
+
+@pytest.fixture
+def marks():
+    return Marks()
+
+
+@pytest.fixture
+def log(tmp_path, disk, marks):
+    """Started, with one sync behind it, so that it knows how quick the disk is."""
+    log = FileLog.open(tmp_path / "log", OPTIONS, disk=disk)
+    log.start(marks.on_marks, marks.on_failure)
+    log.append([published(0)])
+    marks.wait_synced(1)
+    _settled(log)
+    marks.seen.clear()
+    disk.syncing.clear()
+    yield log
+    log.close()
+
+
+def _settled(log):
+    """The writer's thread has nothing in its hands."""
+    done = threading.Event()
+    log.run_between_groups(lambda writer: done.set())
+    assert done.wait(DEADLINE_SECONDS)
+    with log._baton:
+        pass
+
+
+def test_a_small_group_is_durable_at_the_return_and_nobody_is_called(log, disk, marks):
+    last = log.append([published(1)], patience=PATIENCE)
+    assert (log.written, log.synced) == (last, last)
+    assert disk.syncing == [threading.get_ident()]
+    assert marks.seen == []
+
+
+def test_without_patience_the_thread_does_it(log, disk, marks):
+    last = log.append([published(1)])
+    marks.wait_synced(last)
+    assert threading.get_ident() not in disk.syncing
+
+
+def test_a_disk_that_was_slower_than_the_owners_patience_is_left_to_the_thread(log, disk, marks):
+    last = log.append([published(1)], patience=1e-9)
+    marks.wait_synced(last)
+    assert threading.get_ident() not in disk.syncing
+
+
+def test_a_large_group_is_left_to_the_thread(log, disk, marks):
+    last = log.append([published(1, b"x" * SMALL_BYTES)], patience=PATIENCE)
+    marks.wait_synced(last)
+    assert threading.get_ident() not in disk.syncing
+
+
+def test_nothing_overtakes_what_the_thread_has_not_done_yet(log, disk, marks):
+    hold, held = threading.Event(), threading.Event()
+
+    def act(writer):
+        held.set()
+        assert hold.wait(DEADLINE_SECONDS)
+
+    log.run_between_groups(act)
+    assert held.wait(DEADLINE_SECONDS)
+    log.append([published(1)])
+    last = log.append([published(2)], patience=PATIENCE)
+    assert log.synced < last
+    hold.set()
+    marks.wait_synced(last)
+    assert [record.base_offset for _, record in log.replay()] == [0, 1, 2]
+
+
+def test_both_ways_mixed_leave_one_log_in_order(log, marks):
+    for base in range(1, 400):
+        last = log.append([published(base)], patience=PATIENCE if base % 3 else 0.0)
+    if log.synced < last:
+        marks.wait_synced(last)
+    assert [record.base_offset for _, record in log.replay()] == list(range(400))
+
+
+def test_the_segment_is_changed_by_the_thread_and_then_it_goes_on_here(tmp_path, disk, marks):
+    small = Options(segment_bytes=16 << 10, snapshot_bytes=4096, soft_free_bytes=0)
+    log = FileLog.open(tmp_path / "log", small, disk=disk)
+    log.start(marks.on_marks, marks.on_failure)
+    for base in range(100):
+        last = log.append([published(base, b"x" * 1000)], patience=PATIENCE)
+        if log.synced < last:
+            marks.wait_synced(last)
+    assert len(log.segments()) > 4
+    assert threading.get_ident() in disk.syncing
+    log.close()
+    with_thread = FileLog.open(tmp_path / "log", small)
+    assert [record.base_offset for _, record in with_thread.replay()] == list(range(100))
+    with_thread.close()
+
+
+def test_a_sync_that_fails_here_is_final_and_told(log, disk, marks):
+    disk.sync_error = OSError(errno.EIO, "planted")
+    before = log.synced
+    log.append([published(1)], patience=PATIENCE)
+    assert "planted" in str(marks.wait_failure())
+    assert log.synced == before
+    disk.sync_error = None
+    with pytest.raises(LogFailed):
+        log.append([published(2)], patience=PATIENCE)
+    log.rest()  # and no watermark tells of what is not known to be durable
+    assert marks.seen == []
+
+
+def test_what_does_not_fit_on_the_disk_waits_for_space_in_the_thread(log, disk, marks):
+    disk.write_errors = [OSError(errno.ENOSPC, "planted")]
+    last = log.append([published(1)], patience=PATIENCE)
+    marks.wait_synced(last)
+    assert threading.get_ident() not in disk.syncing
+    assert [record.base_offset for _, record in log.replay()] == [0, 1]
+
+
+@pytest.mark.parametrize("is_rested", [False, True])
+def test_what_was_durable_at_the_return_survives_a_power_cut(is_rested):
+    disk = ModelDisk()
+    log = FileLog.open("/log", OPTIONS, disk=disk, is_threaded=False)
+    log.start(lambda written, synced: None, lambda error: None)
+    log.append([published(0)])
+    log.pump()
+    for base in range(1, 20):
+        last = log.append([published(base)], patience=PATIENCE)
+        assert log.synced == last
+        if is_rested:
+            log.rest()
+    for crashed in disk.crash_states(Random(1), 50):
+        again = FileLog.open("/log", OPTIONS, disk=crashed, is_threaded=False)
+        again.start(lambda written, synced: None, lambda error: None)
+        assert [record.base_offset for _, record in again.replay()] == list(range(20))
+
+
+def test_the_watermark_follows_when_the_owner_rests():
+    disk = DictDisk()
+    log = FileLog.open("/log", OPTIONS, disk=disk, is_threaded=False)
+    log.start(lambda written, synced: None, lambda error: None)
+    log.append([published(0)])
+    log.pump()
+    log.append([published(1)], patience=PATIENCE)
+    assert log._writer.has_news
+    log.rest()
+    assert not log._writer.has_news
+    log.close()
