@@ -48,19 +48,13 @@ def measure(name: str, durability: str, scale: Scale) -> Result:
         return {figure: work(server, scale) for figure, work in tool.works.items()}
 
 
-def _output(*commands: Sequence[str]) -> list[str]:
-    """What each prints; they run at the same time."""
-    running = [subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for each in commands]
-    try:
-        texts = [each.communicate(timeout=PATIENCE_SECONDS)[0] for each in running]
-    finally:
-        for each in running:
-            each.kill()
-            each.wait()
-    for each, text in zip(running, texts, strict=True):
-        if each.returncode:
-            raise RuntimeError(f"{each.args!r} ended with {each.returncode}: {text[-500:]}")
-    return texts
+def _output(command: Sequence[str]) -> str:
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{command} ended with {done.returncode}: {done.stdout[-500:]}")
+    return done.stdout
 
 
 def _batch(figure: str, name: str) -> tuple[int, int]:
@@ -84,7 +78,7 @@ def _number(pattern: str, text: str) -> float:
 
 def _mq(server: Server, *options: str) -> float:
     command = [sys.executable, "-m", "mq.cli", "bench", *options, "-s", f"mq://127.0.0.1:{server.port}", "-o", "json"]
-    return float(json.loads(_output(command)[0])["msgs_per_second"])
+    return float(json.loads(_output(command))["msgs_per_second"])
 
 
 def _mq_publish(figure: str) -> Work:
@@ -111,7 +105,7 @@ def _redis(server: Server, size: int, connections: int, pipeline: int, count: fl
     assert program
     body = _text(size - 12, 0) + "__rand_int__"
     load = ["-c", str(connections), "-P", str(pipeline), "-n", f"{count:.0f}", "-r", "999999999999", "--csv"]
-    text = _output([program, "-p", str(server.port), *load, "XADD", QUEUE, "*", "b", body])[0]
+    text = _output([program, "-p", str(server.port), *load, "XADD", QUEUE, "*", "b", body])
     return float(list(csv.reader(text.strip().splitlines()))[-1][1])
 
 
@@ -130,7 +124,7 @@ def _redis_callers(server: Server, scale: Scale) -> float:
 def _rabbit(server: Server, *options: str) -> str:
     base = ["-h", f"amqp://127.0.0.1:{server.port}", "-p", "-u", QUEUE, "-f", "persistent", "-ad", "false"]
     jars = f"{os.environ.get('RABBITMQ_PERF_TEST', PERF_TEST)}/*"
-    return _output(["java", "-cp", jars, "com.rabbitmq.perf.PerfTest", *base, *options])[0]
+    return _output(["java", "-cp", jars, "com.rabbitmq.perf.PerfTest", *base, *options])
 
 
 def _rabbit_publish(size: int, producers: int, unconfirmed: int) -> Work:
@@ -163,22 +157,21 @@ def _kafka_publish(figure: str, rate: float) -> Work:
     size, batch = _batch(figure, "Kafka")
 
     def run(server: Server, scale: Scale) -> float:
-        count = rate * max(scale.seconds, WARM_SECONDS) / PRODUCERS
+        count = rate * max(scale.seconds, WARM_SECONDS)
         bodies = server.directory.parent / f"bodies-{size}"  # made ahead: to make them is slower than to send them
         bodies.write_text("\n".join(_text(size, number) for number in range(10_000)))
         load = ["--num-records", f"{count:.0f}", "--payload-file", str(bodies), "--throughput", "-1"]
         room = f"batch.size={min(batch * (size + 8), 1_000_000)}"
         settings = [f"bootstrap.servers=127.0.0.1:{server.port}", "acks=all", "linger.ms=5", room]
         command = _kafka("ProducerPerformance", *load, "--producer-props", *settings)
-        texts = _output(*[command] * PRODUCERS)
-        return sum(_number(r"([\d.]+) records/sec", text.strip().splitlines()[-1]) for text in texts)
+        return _number(r"([\d.]+) records/sec", _output(command).strip().splitlines()[-1])
 
     return run
 
 
 def _kafka_consume(server: Server, scale: Scale) -> float:
     options = ["--bootstrap-server", f"127.0.0.1:{server.port}", "--messages", str(scale.stored)]
-    text = _output(_kafka("ConsumerPerformance", *options, "--hide-header"))[0]
+    text = _output(_kafka("ConsumerPerformance", *options, "--hide-header"))
     return float(text.strip().splitlines()[-1].split(",")[-1])  # without its way into the group
 
 
@@ -218,7 +211,8 @@ TOOLS = {
     ),
     "Kafka": Tool(
         "ProducerPerformance, ConsumerPerformance",
-        "4 processes, acks=all, linger 5 ms, batches of 500 x 512 B or of 1 MB; it never waits for a message's answer",
+        "one process (several JVMs are slower here), acks=all, linger 5 ms, batches of "
+        "500 x 512 B or of 1 MB; it never waits for one message's answer",
         lambda: any(Path(os.environ.get("KAFKA_LIBS", JARS)).glob("kafka-tools-[0-9]*.jar")),
         {
             "consume": _kafka_consume,

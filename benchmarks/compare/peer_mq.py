@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
-from itertools import cycle
 from typing import ClassVar
 
 import uvloop
 
 import mq
 
-from .driver import GROUP, QUEUE, Driver, batches_until, due_until, stamped, tasks
+from .driver import GROUP, QUEUE, Driver, batches_until, tasks
 from .server import CACHE, FSYNC, Server
 
 
@@ -52,12 +50,6 @@ class MqDriver(Driver):
     def publish_all(self, bodies: list[bytes]) -> None:
         with self.client.producer(QUEUE) as producer:
             producer.send_many(bodies)
-
-    def paced(self, bodies: list[bytes], rate: float, end: float) -> None:
-        turn = cycle(bodies)
-        with self.client.producer(QUEUE, linger_ms=0) as producer:
-            for _ in due_until(time.perf_counter(), 1 / rate, end):
-                producer.send(stamped(next(turn)))
 
     def publish_one(self, body: bytes) -> None:
         self.client.publish(QUEUE, body)

@@ -62,6 +62,7 @@ ROWS = [
     Row("memory_stored", "resident memory, {stored:,} x 100 B stored", False, _megabytes),
     Row("disk_per_message", "disk for a message of 100 B", False, _bytes),
 ]
+NATIVE = ["publish_500x512", "publish_100", "one_at_a_time_32", "consume"]  # what the brokers' own tools are asked for
 CHARTED = ["publish_500x512", "publish_100", "one_at_a_time_32", "consume"]
 
 
@@ -109,41 +110,81 @@ def page(facts: dict[str, Any]) -> str:
         lines += [f"Rounds that failed, and are not counted: {', '.join(facts['failed'])}.", ""]
     for durability, runs in facts["runs"].items():
         lines += [f"## {TITLES[durability]}", "", f"![{TITLES[durability]}](benchmarks-{durability}.svg)", ""]
-        lines += [*table(facts, runs), ""]
-    lines += [
+        lines += [*table(facts, runs, ROWS), ""]
+        if any(facts["native"][durability].values()):
+            lines += ["Driven by the tool that each broker ships, so without its Python client; only rates:", ""]
+            rows = [row for row in ROWS if row.figure in NATIVE]
+            lines += [*table(facts, facts["native"][durability], rows), ""]
+        lines += [*_syncs(facts["syncs"][durability])]
+    return "\n".join([*lines, *_setup(facts), *_method(facts)]) + "\n"
+
+
+def _syncs(counts: dict[str, float | None]) -> list[str]:
+    told = [f"{name} {count:.2f}" for name, count in counts.items() if count is not None]
+    if not told:
+        return []
+    return [f"Calls of fsync or the like for each message of one caller, counted with strace: {', '.join(told)}.", ""]
+
+
+def _setup(facts: dict[str, Any]) -> list[str]:
+    lines = [
         "## How each was set up",
         "",
         "| broker | version | Python client | fsync before the answer | answer from the cache |",
+        "|---|---|---|---|---|",
     ]
-    lines += ["|---|---|---|---|---|"]
     for name, peer in facts["peers"].items():
         settings = peer["settings"]
         lines.append(f"| {name} | {peer['version']} | {peer['client']} | {settings[FSYNC]} | {settings[CACHE]} |")
-    lines += [
+    lines += ["", "| broker | its best batch of 100 B | its own tool |", "|---|---|---|"]
+    for name, peer in facts["peers"].items():
+        tool = facts["tools"].get(name)
+        how = f"{tool['name']}: {tool['how']}" if tool else "not installed here"
+        lines.append(f"| {name} | {peer['best_batch']:,} | {how} |")
+    return [*lines, ""]
+
+
+def _method(facts: dict[str, Any]) -> list[str]:
+    return [
+        f"Timed work runs for {facts['seconds']:g} s in each round. Bodies are random bytes, made before the clock "
+        "starts, the same for every broker: nobody gains by compression. A message counts as published when the broker "
+        "confirmed it.",
         "",
-        f"Timed work runs for {facts['seconds']:g} s in each round. A message counts as published when the broker "
-        "confirmed it. The consumer's rate is taken from its first batch on, so that nobody's way into a group counts; "
-        "its time to the first message is in the row of the kill. Disk is what `du` tells, files that were made ahead "
-        "included. The column `mq / best` compares with the best of the others; above 1 is better where more is "
-        "better, below 1 where less is.",
+        "One caller uses each broker's blocking client (NATS has none; Kafka's callback comes to the thread that "
+        "waits). Of the 32, each process has 8, in the way that was fastest of those tried: asyncio with uvloop "
+        "for mq, NATS and Redis (each caller with its own connection), one connection with callbacks for RabbitMQ and "
+        "Kafka. They never have more than one message each on its way. End to end, messages leave one by one at an "
+        "even rate, from 4 threads that wait for the answer (mq, Redis, RabbitMQ) or from one that does not "
+        "(NATS, Kafka): again what was fastest; the time is from just before the publish to when the consumer has it.",
+        "",
+        "The consumer's rate is taken from its first batch on, so that nobody's way into a group counts; its time to "
+        "the first message is in the row of the kill. Acks are what each has: of every message (Redis), of all up to "
+        "one (mq's batches, NATS, RabbitMQ), a committed offset (Kafka). Disk is what `du` tells, files that were "
+        "made ahead included. The column `mq / best` compares with the best of the others: above 1 is better where "
+        "more is better, below 1 where less is; bold where mq is not behind.",
     ]
-    return "\n".join(lines) + "\n"
 
 
-def table(facts: dict[str, Any], runs: dict[str, list[dict[str, float]]]) -> list[str]:
+def table(facts: dict[str, Any], runs: dict[str, list[dict[str, float]]], rows: Sequence[Row]) -> list[str]:
     names = [name for name, rounds in runs.items() if rounds]
     lines = [f"| work | {' | '.join(names)} | mq / best |", "|---" * (len(names) + 2) + "|"]
-    for row in ROWS:
-        values = {name: sorted(each[row.figure] for each in runs[name]) for name in names}
-        cells = [f"{row.text(median(each))} ({row.text(each[0])} to {row.text(each[-1])})" for each in values.values()]
+    for row in rows:
+        values = {name: sorted(each[row.figure] for each in runs[name] if row.figure in each) for name in names}
+        cells = [_cell(row, each) for each in values.values()]
         title = row.title.format(stored=facts["stored"])
         lines.append(f"| {title} | {' | '.join(cells)} | {_ratio(row, values)} |")
     return lines
 
 
+def _cell(row: Row, values: list[float]) -> str:
+    if not values:
+        return "not by this tool"
+    return f"{row.text(median(values))} ({row.text(values[0])} to {row.text(values[-1])})"
+
+
 def _ratio(row: Row, values: dict[str, list[float]]) -> str:
-    others = [median(each) for name, each in values.items() if name != "mq"]
-    if "mq" not in values or not others:
+    others = [median(each) for name, each in values.items() if name != "mq" and each]
+    if not values.get("mq") or not others:
         return ""
     best = max(others) if row.is_more_better else min(others)
     ratio = median(values["mq"]) / best

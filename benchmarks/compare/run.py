@@ -101,40 +101,46 @@ def _store_and_kill(server: Server, scale: Scale) -> Result:
 
 def clients(server: Server, specs: Sequence[dict[str, Any]], awaited: int | None = None) -> list[Any]:
     """A process for each; they begin together when all are connected. Only the first so many are awaited."""
-    common = {"peer": server.name, "port": server.port, "durability": server.durability}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "compare.worker", json.dumps({**common, "number": number, **spec})],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number, spec in enumerate(specs)
-    ]
-    deadline = threading.Timer(PATIENCE_SECONDS, lambda: [each.kill() for each in workers])
-    deadline.start()
-    try:
-        for each in workers:
-            assert each.stdout
-            if each.stdout.readline() != "ready\n":
-                raise RuntimeError(f"a client of {server.name} did not connect")
-        for each in workers:
-            assert each.stdin
-            each.stdin.write("go\n")
-            each.stdin.flush()
-        answers = []
-        for each in workers[:awaited]:
-            assert each.stdout
-            line = each.stdout.readline()
-            if not line:
-                raise RuntimeError(f"a client of {server.name} failed")
-            answers.append(json.loads(line))
-        return answers
-    finally:
-        deadline.cancel()
-        for each in workers:
-            each.kill()
-            each.communicate()
+    with tempfile.TemporaryDirectory(prefix="mq-compare-") as scratch:
+        common = {"peer": server.name, "port": server.port, "durability": server.durability}
+        answers = [Path(scratch) / str(number) for number in range(len(specs))]
+        workers = [
+            _worker({**common, "number": number, "answer": str(answers[number]), **spec})
+            for number, spec in enumerate(specs)
+        ]
+        deadline = threading.Timer(PATIENCE_SECONDS, _kill, [workers])
+        deadline.start()
+        try:
+            for each in workers:
+                _expect(each, "ready", f"a client of {server.name} did not connect")
+            for each in workers:
+                assert each.stdin
+                each.stdin.write("go\n")
+                each.stdin.flush()
+            for each in workers[:awaited]:
+                _expect(each, "done", f"a client of {server.name} failed")
+            return [json.loads(each.read_text()) for each in answers[:awaited]]
+        finally:
+            deadline.cancel()
+            _kill(workers)
+            for each in workers:
+                each.communicate()
+
+
+def _worker(spec: dict[str, Any]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "compare.worker", json.dumps(spec)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _expect(worker: subprocess.Popen[str], word: str, otherwise: str) -> None:
+    assert worker.stdout
+    if worker.stdout.readline() != f"{word}\n":
+        raise RuntimeError(otherwise)
+
+
+def _kill(workers: Sequence[subprocess.Popen[str]]) -> None:
+    for each in workers:
+        each.kill()
 
 
 def percentile(ordered: Sequence[float], part: float) -> float:

@@ -69,7 +69,7 @@ class Server:
     def kill(self) -> None:
         """As a power cut does it to a process, with everything that it started."""
         assert self.process is not None
-        for each in self._family():
+        for each in self.processes():
             with suppress(psutil.NoSuchProcess):
                 each.kill()
         with suppress(ProcessLookupError):
@@ -83,7 +83,7 @@ class Server:
     def memory(self) -> int:
         """Resident bytes, of all its processes."""
         total = 0
-        for each in self._family():
+        for each in self.processes():
             with suppress(psutil.NoSuchProcess):
                 total += each.memory_info().rss
         return total
@@ -92,7 +92,7 @@ class Server:
         """Bytes that its directory takes, as du counts them."""
         return sum(each.stat().st_blocks * 512 for each in self.directory.rglob("*") if each.is_file())
 
-    def _family(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         assert self.process is not None
         with suppress(psutil.NoSuchProcess):
             parent = psutil.Process(self.process.pid)

@@ -1,4 +1,4 @@
-"""One client process: connects, says that it is ready, waits for the word, works, tells what came of it.
+"""One client process: connects, says that it is ready, waits for the word, works, leaves what came of it in a file.
 
 python -m compare.worker '{"peer": "mq", "port": 50052, "durability": "fsync", "work": "publish", ...}'
 """
@@ -9,6 +9,7 @@ import json
 import random
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from .driver import Driver, parts, stamp_of
@@ -90,7 +91,8 @@ def main() -> None:
     bodies = bodies_of(spec)
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(WORKS[spec["work"]](driver, spec, bodies)), flush=True)
+    Path(spec["answer"]).write_text(json.dumps(WORKS[spec["work"]](driver, spec, bodies)))
+    print("done", flush=True)
     driver.close()
 
 
