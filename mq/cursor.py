@@ -86,6 +86,10 @@ class Cursor:
         stop = self.retries.next_start(start, end)
         return start, max(start, min(end, stop, self.acked.next_start(start, end)))
 
+    def has_given(self, end: int) -> bool:
+        """Is it plain that `fresh` finds nothing below `end`? As it is for whoever waits for what comes next."""
+        return self.next >= end and not self.returned
+
     def take(self, start: int, end: int) -> None:
         """Note that a stretch from `fresh` is given out."""
         self.returned.remove(start, end)

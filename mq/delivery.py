@@ -246,7 +246,7 @@ class _Leasing:
 
     def _fresh(self) -> bool:
         """Lease what was never out; false: there is nothing, or nothing more fits."""
-        if self.answer.fresh <= 0:
+        if self.answer.fresh <= 0 or self.cursor.has_given(self.partition.visible):
             return False
         start, _ = self.cursor.fresh(self.partition.visible)
         self.partition.check_readable(start)
