@@ -82,11 +82,14 @@ class DiskBroker(HandBroker):
 
     def settle(self) -> None:
         for _ in range(3):
-            self.spin()
+            self._spin_under_power()
             self.log.pump()
+        self._spin_under_power()
+
+    def _spin_under_power(self) -> None:
         self.spin()
         if self._disk.is_off:
-            raise PowerCut  # which a reader found that wrote an index
+            raise PowerCut  # which the owner met in a commit of its own, or a reader that wrote an index
 
 
 class Life:

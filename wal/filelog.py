@@ -306,6 +306,8 @@ class FileLog:
             is_done = self._writer.commit(Group(entries, size, True))
         except BaseException as error:
             self._fail(error)
+            if not isinstance(error, Exception):  # not the disk's: an interrupt
+                raise
             return True
         finally:
             self._baton.release()
