@@ -66,8 +66,9 @@ class Server:
             await self.wire.drain()
             await asyncio.gather(self.grpc.close(0), self.wire.close(0))
             raise StartFailed(_in_one_line(error, self.config)) from None
-        self.grpc.service = self.wire.service = Service(self.broker, log, edge(self.config), self._facts(log))
+        service = self.grpc.service = Service(self.broker, log, edge(self.config), self._facts(log))
         self.broker.call_after_answers(self.wire.flush)
+        self.wire.serve(service)
         self._rotate_later()
         return recovered
 
@@ -217,9 +218,9 @@ async def _serve(config: Config) -> int:
 
 def _calm_collector() -> None:
     """A request leaves no cycles behind, so looking for them often only costs: a sixth of all time, at the default."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
+    gc.enable()
 
 
 def _raise_file_limit() -> None:

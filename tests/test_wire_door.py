@@ -114,6 +114,29 @@ def test_a_call_of_several_frames_is_refused_where_one_is_asked_for(peer: Peer, 
         assert error_in(peer.take())[:2] == (wire.STATUS["INVALID_ARGUMENT"], "InvalidArgument")
 
 
+@pytest.mark.parametrize("is_ready_in_time", [True, False])
+def test_calls_wait_a_little_for_a_broker_that_is_starting(broker: Broker, name: str, is_ready_in_time: bool) -> None:
+    door = broker.door
+    service = door.service
+    assert service is not None
+    door.service, door.is_waiting = None, True
+    with Peer(broker.port) as early, Peer(broker.port, is_greeting=False) as silent:
+        try:
+            early.send(*(request(n, "Publish", pb.PublishRequest(channel=name, content=b"x")) for n in (1, 2)))
+            broker.wait_for_connections(2)
+            broker.do(lambda: None)  # a turn of the loop, in which they would have been refused
+        finally:
+            broker.do(lambda: door.serve(service) if is_ready_in_time else door._stop_waiting())
+        for number in (1, 2):
+            assert early.take()[:2] == (number, wire.OK if is_ready_in_time else wire.STATUS["UNAVAILABLE"])
+        door.service = service
+        early.call(3, "Publish", pb.PublishRequest(channel=name, content=b"x"))
+        assert early.take()[:2] == (3, wire.OK)
+        silent.greet()
+        silent.call(1, "Publish", pb.PublishRequest(channel=name, content=b"x"))
+        assert silent.take()[:2] == (1, wire.OK)
+
+
 def test_before_the_broker_is_ready_calls_are_unavailable(broker: Broker, peer: Peer) -> None:
     service, broker.door.service = broker.door.service, None
     try:

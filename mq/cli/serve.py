@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -53,6 +54,7 @@ def serve(
         return
     # gRPC's own lines would stand beside ours on stderr; what they say, errors here say in our words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    gc.disable()  # until it serves: next to nothing of what is imported and recovered is garbage
     from mq.server import run
 
     sys.exit(run(config))

@@ -19,6 +19,7 @@ from mq.service import Service
 
 SCRATCH_BYTES = 64 << 10  # read at a time, shared by all connections: some hundred small requests
 SWEEP_SECONDS = 1.0
+START_SECONDS = 2.0  # for so long calls wait for a broker that is starting, then they hear that it is
 FRAME_ROOM_BYTES = 1 << 10  # a request may be a little too large for the service, which answers that in words
 
 # A vanished machine is found by TCP itself, also where the peer has nothing to say: an open stream, for example.
@@ -26,7 +27,7 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
 class WireDoor:
-    """One listening port. `service` is set when the broker is ready, and not before."""
+    """One listening port. `serve` is called when the broker is ready, and not before."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class WireDoor:
     ) -> None:
         """`max_held_bytes`: of requests that have not arrived whole, all connections together."""
         self.service: Service | None = None
+        self.is_waiting = True  # calls are kept back: who came early need not come back, and is answered at once
         self.port = 0
         self.connections: set[Link] = set()
         self.scratch = bytearray(SCRATCH_BYTES)
@@ -52,6 +54,7 @@ class WireDoor:
         self._addresses: dict[str, int] = {}
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()  # a connection has nothing in flight any more, or is gone
         self._welcome = pb.WireWelcome(
             server=server,
@@ -78,6 +81,19 @@ class WireDoor:
                     listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self.port = self._server.sockets[0].getsockname()[1]
         self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._waiter = self.loop.call_later(START_SECONDS, self._stop_waiting)
+
+    def serve(self, service: Service) -> None:
+        """The broker is ready."""
+        self.service = service
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        if self._waiter is not None and self.is_waiting:
+            self._waiter.cancel()
+            self.is_waiting = False
+            for connection in list(self.connections):
+                connection.stop_waiting()
 
     def flush(self) -> None:
         """A group's answers were given out: send them now, and not after another look at the network."""
@@ -89,6 +105,7 @@ class WireDoor:
         self.is_draining = True
         if self._server is not None:
             self._server.close()
+        self._stop_waiting()
         for connection in list(self.connections):
             connection.drain()
 

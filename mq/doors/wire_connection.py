@@ -106,6 +106,8 @@ class WireConnection(Link):
         else:
             self._is_greeted = True
             self._outbox.put(wire.MAGIC + self._door.welcome(min(hello.version, wire.VERSION)))
+            if self._door.is_waiting:
+                self.hold()
             if self._door.is_draining:
                 self.drain()
 

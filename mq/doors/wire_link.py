@@ -124,6 +124,11 @@ class Link(asyncio.BufferedProtocol):
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
+    def stop_waiting(self) -> None:
+        """The broker was starting: whoever greeted meanwhile was held."""
+        if self._is_greeted:
+            self.let_go()
+
     def let_go(self) -> None:
         self._holds -= 1
         self._go_on()
