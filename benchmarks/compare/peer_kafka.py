@@ -26,7 +26,7 @@ class KafkaServer(Server):
     settings: ClassVar = {
         FSYNC: "log.flush.interval.messages=1, acks=all, 1 GB heap; linger 5 ms for batches, 0 for one caller, 1 ms "
         "for many, 2 ms for end to end (with 0 it can't keep up)",
-        CACHE: "acks=all, 1 GB heap; linger 5 ms for batches, else 0",
+        CACHE: "acks=all, 1 GB heap; linger 5 ms for batches, 1 ms for many callers, else 0",
     }
 
     @classmethod
@@ -77,8 +77,7 @@ class KafkaDriver(Driver):
 
         self.kafka = confluent_kafka
         self.base = {"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}
-        # without group commit, a flush for each of many small requests is slower than a wait for company
-        self._linger = 1 if durability == FSYNC else 0
+        self.durability = durability
 
     def _producer(self, linger: float, batch: int = 10_000) -> Any:
         settings = {
@@ -133,7 +132,7 @@ class KafkaDriver(Driver):
 
     def singles(self, bodies: list[bytes], callers: int, end: float) -> list[float]:
         """Callers whose next message leaves when the last one's callback came; many of them gather for a moment."""
-        producer, turn = self._producer(self._linger if callers > 1 else 0), cycle(bodies)
+        producer, turn = self._producer(1 if callers > 1 else 0), cycle(bodies)
         taken: list[float] = []
         waiting = 0
 
@@ -157,7 +156,7 @@ class KafkaDriver(Driver):
         return taken
 
     def paced(self, bodies: list[bytes], rate: float, end: float) -> None:
-        producer, turn = self._producer(2 * self._linger), cycle(bodies)
+        producer, turn = self._producer(2 if self.durability == FSYNC else 0), cycle(bodies)
         for _ in due_until(time.perf_counter(), 1 / rate, end):
             producer.produce(QUEUE, stamped(next(turn)))
             producer.poll(0)

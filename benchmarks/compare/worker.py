@@ -15,6 +15,7 @@ from typing import Any
 from .driver import Driver, parts, stamp_of
 from .peers import PEERS
 
+WARM_SECONDS = 3.0
 POOL = 20_000  # distinct bodies of a client that publishes for a time
 
 
@@ -51,15 +52,15 @@ def paced(driver: Driver, spec: dict[str, Any], bodies: list[bytes]) -> dict[str
 
 
 def arrive(driver: Driver, spec: dict[str, Any], _: list[bytes]) -> dict[str, Any]:
-    """How old stamped messages are when they arrive: those that left later than a second after the first arrival, so
-    that nobody's way into a group counts.
+    """How old stamped messages are when they arrive: those that left some seconds after the first arrival, so that
+    nobody's way into a group counts, nor what a broker compiles when it is new.
     """
     ages: list[float] = []
     begin = end = 0.0
     for bodies in driver.consume():
         now = time.time()
         if not begin:
-            begin, end = now + 1.0, now + 1.0 + spec["seconds"]
+            begin, end = now + WARM_SECONDS, now + WARM_SECONDS + spec["seconds"]
         ages += [now - left for left in map(stamp_of, bodies) if left > begin]
         if now > end:
             return {"taken": ages}
