@@ -15,6 +15,7 @@ from wal.frame import (
     extend_crc32c,
     find_head,
     first_nonzero,
+    last_nonzero,
     read_head,
     scan,
 )
@@ -159,3 +160,9 @@ def test_a_crc_that_leaves_out_the_length_would_be_caught():
 
 def test_the_crc_is_crc32c():
     assert crc32c(b"123456789") == 0xE3069283
+
+
+@given(st.binary(max_size=50), st.integers(0, 3), st.integers(0, 140_000))
+def test_the_last_byte_that_is_not_zero_is_found(start: bytes, ones: int, zeros: int) -> None:
+    buffer = start + b"\1" * ones + bytes(zeros)
+    assert last_nonzero(buffer) == len(buffer.rstrip(b"\0"))

@@ -78,9 +78,12 @@ def missing_gap(entry: SegmentEntry, reason: str) -> Gap:
 
 
 def walk_chain(
-    disk: Disk, directory: str, manifest: Manifest, first_sequence: int = 0
+    disk: Disk, directory: str, manifest: Manifest, first_sequence: int = 0, live_end: int | None = None
 ) -> Iterator[tuple[SegmentEntry, Frame | Gap]]:
-    """Every frame from a sequence on, over all segments; a segment that can't be opened is one gap."""
+    """Every frame from a sequence on, over all segments; a segment that can't be opened is one gap.
+
+    `live_end`: where the live segment is known to end, so that nobody need look through the zeros behind it.
+    """
     for entry in manifest.segments:
         if entry.is_sealed and entry.last_sequence < first_sequence:
             continue
@@ -90,7 +93,7 @@ def walk_chain(
             yield entry, missing_gap(entry, f"the segment can't be opened: {error}")
             continue
         with segment:
-            for item in walk_entry(segment, entry):
+            for item in walk_entry(segment, entry, end=None if entry.is_sealed else live_end):
                 if item.sequence >= first_sequence if isinstance(item, Frame) else item.last_sequence >= first_sequence:
                     yield entry, item
 

@@ -139,6 +139,17 @@ def find_head(buffer: Buffer, salt: Salt, start: int, base: int = 0) -> Head | N
     return None
 
 
+def last_nonzero(buffer: bytes) -> int:
+    """The end of the last byte that is not zero; 0 where all are. Compares: stripping goes byte by byte."""
+    end, step = len(buffer), len(_ZEROS)
+    while end > 0:
+        chunk = buffer[max(0, end - step) : end]
+        if chunk != _ZEROS[: len(chunk)]:
+            return end - len(chunk) + len(chunk.rstrip(b"\0"))
+        end -= len(chunk)
+    return 0
+
+
 def first_nonzero(buffer: Buffer, start: int) -> int:
     """The position of the first byte that is not zero, or the buffer's size."""
     size, step = len(buffer), len(_ZEROS)

@@ -264,7 +264,7 @@ class Reader:
 
     def replay(self, first_sequence: int) -> Iterator[tuple[int, Message | Unknown]]:
         """Every record from a sequence on; what is damaged appears as Damaged, in its place."""
-        for entry, item in walk_chain(self._disk, self._directory, self._manifest, first_sequence):
+        for entry, item in walk_chain(self._disk, self._directory, self._manifest, first_sequence, self._live_end):
             if isinstance(item, Frame):
                 try:
                     yield item.sequence, decode(item.type, item.payload)

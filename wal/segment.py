@@ -31,6 +31,7 @@ from wal.frame import (
     extend_crc32c,
     find_head,
     first_nonzero,
+    last_nonzero,
     read_head,
     scan,
 )
@@ -248,9 +249,9 @@ class SegmentFile:
         size = self.size
         while size > position:
             start = max(position, size - WINDOW_BYTES)
-            window = self.disk.read(self.fd, size - start, start).rstrip(b"\0")  # shorter where the file was cut
-            if window:
-                return start + len(window)
+            end = last_nonzero(self.disk.read(self.fd, size - start, start))  # shorter where the file was cut
+            if end:
+                return start + end
             size = start
         return position
 
