@@ -54,10 +54,13 @@ def directory() -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-def best_of(rounds: int, work: Callable[[], object]) -> float:
-    """Seconds of the quickest round, after one that warms up."""
-    work()
-    return min(_timed(work) for _ in range(rounds))
+def best_of(rounds: int, work: Callable[[], object], prepare: Callable[[], object] = lambda: None) -> float:
+    """Seconds of the quickest round, after one that warms up. What makes ready for a round is not counted."""
+    times = []
+    for _ in range(rounds + 1):
+        prepare()
+        times.append(_timed(work))
+    return min(times[1:])
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -169,16 +172,20 @@ def compact(spark: SparkSession, log: Path, rules: Trimmed) -> int:
 def compactions(spark: SparkSession, here: Path, arguments: argparse.Namespace) -> None:
     log = here / "compact"
     generate(str(log), Shape(segments=max(2, arguments.mib // 64), scrap=True))
+    (log / "staging").mkdir()
     kept = 0
 
     def run() -> None:
         nonlocal kept
-        (log / "staging").mkdir(exist_ok=True)
-        clear(str(log))
         kept = compact(spark, log, Trimmed())
 
-    seconds = best_of(arguments.rounds, run)
-    copying = min(_timed(partial(copy, log, here / "copy", kept)) for _ in range(arguments.rounds))
+    def emptied() -> None:  # of what the round before left, which takes as long for both
+        shutil.rmtree(here / "copy", ignore_errors=True)
+        (here / "copy").mkdir()
+        clear(str(log))
+
+    seconds = best_of(arguments.rounds, run, emptied)
+    copying = best_of(arguments.rounds, lambda: copy(log, here / "copy", kept), emptied)
     share = copying / seconds
     measured = f"{kept / seconds / 1e6:.0f} MB/s, a copy {kept / copying / 1e6:.0f} MB/s: {share:.2f}"
     report("compact, drop what is trimmed", measured, ">= 0.7 of a copy", share >= 0.7)
@@ -186,8 +193,6 @@ def compactions(spark: SparkSession, here: Path, arguments: argparse.Namespace) 
 
 def copy(log: Path, to: Path, size: int) -> None:
     """So many bytes of the log into new files, each synced."""
-    shutil.rmtree(to, ignore_errors=True)
-    to.mkdir()
     for segment in reversed(visible(str(log))):
         if size <= 0:
             return

@@ -22,7 +22,7 @@ from wal.disk import DirectDisk
 from wal.pb.wal_pb2 import ChannelSettings
 from wal.proposal import CLAIM_US, claimed
 from wal.segment import SegmentFile
-from wal.spark.compact import job
+from wal.spark.compact import intact, job, staging
 from wal.spark.compact.staging import stage
 from wal.spark.export.job import lost, pending
 from wal.spark.read.listing import Segment, visible
@@ -261,3 +261,25 @@ def test_a_frame_that_is_gone_from_a_rewritten_segment_is_missed(half_gone: File
     data = path.read_bytes()
     path.write_bytes(data[: first.position] + data[second.position :])
     assert job.survey(rules, {}, victim).is_damaged
+
+
+def test_frames_larger_than_a_window_and_windows_that_end_in_one_are_written_as_they_are(
+    half_gone: FileBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = everything(half_gone, "stays")
+    monkeypatch.setattr(intact, "WINDOW_BYTES", 100)
+    monkeypatch.setattr(staging, "SEND_BYTES", 1_000)
+    offers = propose(half_gone.directory, half_gone.clock.us)
+    assert sum(offer.dropped_messages for offer in offers) == 900
+    for offer in offers:
+        half_gone.install(offer.id)
+    assert everything(half_gone, "stays") == before
+
+
+def test_what_the_quick_walk_finds_wrong_is_told_as_the_thorough_one_tells_it(half_gone: FileBroker) -> None:
+    _, segments = looked_at(half_gone)
+    flip(half_gone, segments[2], b"y" * 100)
+    with pytest.raises(intact.NotClear):
+        list(intact.intact_frames(segments[2], lambda: None))
+    with pytest.raises(job.SegmentDamaged, match="damaged bytes"):
+        list(staging._frames(segments[2], lambda: None))

@@ -345,18 +345,19 @@ class SealedWriter:
             self.last_sequence = sequence
             self._crcs.append(crc)
         if self._buffered >= WINDOW_BYTES:
-            self._flush()
+            self.flush()
 
     def seal(self) -> int:
         """Write the seal, sync, and return the file's size. The caller makes the name durable."""
         seal = Seal(frames=self.frames, last_sequence=self.last_sequence, rolling_crc=roll(0, self._crcs))
         self.add(SEAL, self.last_sequence + 1, [seal.SerializeToString()])
-        self._flush()
+        self.flush()
         self.disk.truncate(self.fd, self._flushed)
         self.disk.sync(self.fd)
         return self._flushed
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what was added, so that its memory may be used again."""
         write_all(self.disk, self.fd, self._buffers, self._flushed)
         self._flushed += self._buffered
         self._buffers, self._buffered = [], 0

@@ -19,11 +19,12 @@ from typing import NamedTuple
 from wal.errors import WalError
 from wal.frame import Frame
 from wal.manifest import Manifest
-from wal.record import DAMAGED, published_in
+from wal.record import DAMAGED
 from wal.spark.compact.hands import Hands
+from wal.spark.compact.intact import NotClear
 from wal.spark.compact.latest import LastKeys, joined, latest_of
-from wal.spark.compact.selection import Key, Latest, Rules, Selection, frame_bytes
-from wal.spark.compact.skim import NotClear, skim
+from wal.spark.compact.selection import Key, Latest, Rules, Selection, dropped_in, frame_bytes
+from wal.spark.compact.skim import skim
 from wal.spark.read.listing import Segment, SegmentGone, visible
 from wal.spark.read.scan import read
 
@@ -169,8 +170,8 @@ def _skimmed(rules: Rules, segment: Segment) -> Survey:
             kept += size
         else:
             records += 1
-            for published in published_in(record):
-                dropped[published.channel_id, published.partition] += published.count
+            for key, count in dropped_in(record).items():
+                dropped[key] += count
     return Survey.of(segment, kept, records, dropped, {})
 
 

@@ -18,6 +18,7 @@ from wal.frame import Frame
 from wal.record import PUBLISHED, Published, Unknown, decode, head_of, published_in
 from wal.spark.read.decode import keyed
 
+HEAD_BYTES = 512  # in which most batches begin
 Key = tuple[int, int]  # channel id and partition
 Offsets = NDArray[np.int64]
 
@@ -75,11 +76,12 @@ class Selection:
 
     def cut(self, frame: Frame) -> Cut:
         try:
-            record = head_of(frame.type, frame.payload) or decode(frame.type, frame.payload)
+            start = bytes(frame.payload[:HEAD_BYTES])
+            record = head_of(frame.type, start, len(frame.payload)) or decode(frame.type, bytes(frame.payload))
         except DecodeError:
             return Cut(frame.payload, {})
         if not self._rules.needs(record):
-            return Cut(None, {(each.channel_id, each.partition): each.count for each in published_in(record)})
+            return Cut(None, dropped_in(record))
         if frame.type != PUBLISHED:
             return Cut(frame.payload, {})
         assert isinstance(record, Published)
@@ -96,7 +98,7 @@ class Selection:
         stays |= offsets >= self._rules.passed(*key)
         if stays.all():
             return Cut(frame.payload, {})
-        record = Published.FromString(frame.payload)
+        record = Published.FromString(bytes(frame.payload))
         batch = record.batch
         known = keyed(batch)
         if known is None or len(known[0]) != len(offsets):
@@ -114,6 +116,17 @@ class Selection:
             floor = self.floors.setdefault(key, offset)
             found = self._tombstones[key] = latest.tombstones[latest.firsts >= floor]
         return found
+
+
+def dropped_in(record: Message | Unknown) -> dict[Key, int]:
+    """The messages that go with a record, by partition."""
+    if isinstance(record, Published):
+        return {(record.channel_id, record.partition): record.count}
+    found: dict[Key, int] = {}
+    for each in published_in(record):
+        key = (each.channel_id, each.partition)
+        found[key] = found.get(key, 0) + each.count
+    return found
 
 
 def offsets_of(record: Published) -> Offsets:

@@ -11,19 +11,15 @@ from collections.abc import Iterator
 
 from google.protobuf.message import DecodeError, Message
 
-from wal.errors import CorruptSegment, WalError
+from wal.errors import CorruptSegment
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Head, read_head
 from wal.record import SEAL, Seal, Unknown, decode, head_of
 from wal.segment import SEGMENT_HEADER_BYTES, SegmentFile
-from wal.spark.read.listing import Segment, explained
-from wal.spark.read.storage import storage
+from wal.spark.compact.intact import NotClear, open_segment
+from wal.spark.read.listing import Segment
 
 LOOK_BYTES = 1 << 10  # read at a time: many small frames, or the beginning of a large one
-
-
-class NotClear(WalError):
-    """The heads do not tell: only reading all of the segment does."""
 
 
 def skim(segment: Segment) -> Iterator[tuple[Message | Unknown, int]]:
@@ -31,33 +27,32 @@ def skim(segment: Segment) -> Iterator[tuple[Message | Unknown, int]]:
 
     Raises NotClear, and that may be after some records; SegmentGone; FileNotFoundError where the file is lost.
     """
-    disk, folder = storage(segment.root)
-    with explained(segment):
-        file = SegmentFile(disk, f"{folder}/{segment.name}", segment.salt)
-    with file:
+    with open_segment(segment) as file:
         frames, expected, is_dense = 0, segment.first_sequence, segment.entry.is_dense
         position = base = SEGMENT_HEADER_BYTES
         window = b""
+        read, fd, salt = file.disk.read, file.fd, file.salt
         while True:
             at = position - base
             if at + FRAME_BYTES > len(window):
-                base, at, window = position, 0, disk.read(file.fd, LOOK_BYTES, position)
-            head = read_head(window, file.salt, at, base)
-            if head is None or head.sequence < expected or (is_dense and head.sequence > expected):
-                raise NotClear(f"{segment.name}, byte {position}: no frame that continues those before")
-            if head.type == SEAL:
+                base, at, window = position, 0, read(fd, LOOK_BYTES, position)
+            head = read_head(window, salt, at, base)
+            if head is None:
+                raise NotClear(f"{segment.name}, byte {position}: no head of a frame")
+            _, end, type_, sequence, _ = head
+            if sequence != expected and (is_dense or sequence < expected):
+                raise NotClear(f"{segment.name}, byte {position}: not the frame that should be here")
+            if type_ == SEAL:
                 break
-            yield _record(file, head, window[at + FRAME_BYTES : head.end - base]), head.end - position
-            frames, expected, position = frames + 1, head.sequence + 1, head.end
+            start = window[at + FRAME_BYTES : end - base]
+            yield head_of(type_, start, end - position - FRAME_BYTES) or _decoded(file, head, start), end - position
+            frames, expected, position = frames + 1, sequence + 1, end
         if _frames_sealed(file, position) != frames:
             raise NotClear(f"{segment.name}, byte {position}: the seal does not speak of {frames} frames")
 
 
-def _record(file: SegmentFile, head: Head, start: bytes) -> Message | Unknown:
+def _decoded(file: SegmentFile, head: Head, start: bytes) -> Message | Unknown:
     length = head.end - head.position - FRAME_BYTES
-    record = head_of(head.type, start, length)
-    if record is not None:
-        return record
     payload = start if len(start) == length else file.disk.read(file.fd, length, head.position + FRAME_BYTES)
     try:
         return decode(head.type, payload)

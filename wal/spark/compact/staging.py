@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from wal.disk import DirectDisk, Disk
+from wal.frame import Frame
 from wal.manifest import Manifest
 from wal.proposal import (
     STAGING,
@@ -32,10 +33,12 @@ from wal.proposal import (
 )
 from wal.segment import SealedWriter, SegmentHeader
 from wal.spark.compact.hands import Hands
+from wal.spark.compact.intact import NotClear, intact_frames
 from wal.spark.compact.job import Plan, SegmentDamaged, frames_of
 from wal.spark.compact.selection import Key, Latest, Rules, Selection
 from wal.spark.read.listing import Segment, visible
 
+SEND_BYTES = 4 << 20  # that are put on disk at a time
 _OURS = re.compile(r"[0-9a-f]{16}[-.].*")
 
 
@@ -235,7 +238,7 @@ def rewrite(rules: Rules, latest: Mapping[Key, Latest], manifest: Manifest, part
     try:
         writer = SealedWriter(disk, fd, header)
         for segment in part.segments:
-            for frame in frames_of(segment):
+            for frame in _frames(segment, writer.flush):
                 payload, gone = selection.cut(frame)
                 if gone:
                     dropped.update(gone)
@@ -254,11 +257,26 @@ def rewrite(rules: Rules, latest: Mapping[Key, Latest], manifest: Manifest, part
     return Staged(name, writer.frames, size, writer.last_crc, records, dict(dropped))
 
 
+def _frames(segment: Segment, let_go: Callable[[], None]) -> Iterator[Frame]:
+    """Raises SegmentDamaged, SegmentGone."""
+    try:
+        yield from intact_frames(segment, let_go)
+    except (NotClear, FileNotFoundError) as error:
+        for _ in frames_of(segment):  # it knows what is wrong
+            pass
+        raise SegmentDamaged(str(error)) from error
+
+
 class _EagerDisk(DirectDisk):
-    """Begins early to put on disk what was written, so that a sync has less to wait for."""
+    """For one file: begins early to put on disk what was written, so that a sync has less to wait for."""
+
+    def __init__(self) -> None:
+        self._sent = 0  # up to here
 
     def write(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
         count = super().write(fd, buffers, position)
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(fd, position, count, os.POSIX_FADV_DONTNEED)  # what is not on disk yet is sent there first
+        unsent = position + count - self._sent
+        if unsent >= SEND_BYTES and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(fd, self._sent, unsent, os.POSIX_FADV_DONTNEED)  # what is not on disk yet is sent there
+            self._sent += unsent
         return count
