@@ -155,7 +155,8 @@ def _method(facts: dict[str, Any]) -> list[str]:
         "for mq, NATS and Redis (each caller with its own connection), one connection with callbacks for RabbitMQ and "
         "Kafka. They never have more than one message each on its way. End to end, messages leave one by one at an "
         "even rate, from 4 threads that wait for the answer (mq, Redis, RabbitMQ) or from one that does not "
-        "(NATS, Kafka): of the ways tried, none was clearly faster; the time is from just before the publish to when the consumer has it, "
+        "(NATS, Kafka): of the ways tried, none was clearly faster; the time is from just before "
+        "the publish to when the consumer has it, "
         "after 3 s of the same work.",
         "",
         "The consumer's rate is taken from its first batch on, so that nobody's way into a group counts; its time to "
