@@ -25,7 +25,7 @@ import psutil
 from google.protobuf.message import Message
 from pyspark.sql import SparkSession
 from segments import CHANNEL, Shape, generate
-from spark_live import measure
+from spark_live import held, measure
 
 from wal.record import Published
 from wal.spark.audit.job import audit
@@ -220,6 +220,10 @@ def live(spark: SparkSession, here: Path, arguments: argparse.Namespace) -> None
         report(f"messages {what} during a compaction", measured, ">= 0.6", share >= 0.6)
     took = f"{found['replaced']:.0f} segments replaced in {found['seconds']:.0f} s, longest pause of a reader"
     print(f"      {took} {found['longest_pause'] * 1e3:.0f} ms", flush=True)
+    answers = held(here, arguments.mib)
+    longest = answers["longest"] * 1e3
+    measured = f"{longest:.1f} ms, {answers['before'] * 1e3:.1f} ms without, in {answers['seconds']:.0f} s"
+    report("longest answer during an install", measured, "< 20 ms", longest < 20)
 
 
 WORK: dict[str, Callable[[SparkSession, Path, argparse.Namespace], None]] = {

@@ -1,10 +1,13 @@
 """A broker under load while Spark compacts its log and has the result installed: what is left of its rates.
 
-`python benchmarks/spark_live.py ADDRESS` is the load: it publishes and pulls at full speed, and prints how far it is.
+And one that does nothing but install: how long its loop is held at a time, told by somebody who asks all the time.
+`python benchmarks/spark_live.py load ADDRESS` is the load: it publishes and pulls at full speed, and prints how far it
+is. With `ask` in place of `load` it asks the broker how it is, again and again, and prints how long that took.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import subprocess
@@ -14,11 +17,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from processes import Broker
 from segments import Shape, generate
 
 import mq
+from mq.cli.spark.compact import run as compact
 from wal.spark.read.listing import manifest_of, visible
 
 CHANNEL = "load"
@@ -38,7 +43,7 @@ def measure(here: Path, mib: int) -> dict[str, float]:
     try:
         broker.wait_until_serving()
         names = {segment.name for segment in visible(str(log))}
-        with _load(broker.address) as ticks:
+        with _process("load", broker.address) as ticks:
             _wait(ticks, QUIET_SECONDS)
             began = time.monotonic()
             command = [sys.executable, "-m", "mq.cli", "spark", "compact", "--data-dir", str(log), "--install"]
@@ -64,6 +69,35 @@ def measure(here: Path, mib: int) -> dict[str, float]:
     }
 
 
+def held(here: Path, mib: int) -> dict[str, float]:
+    """The longest that a broker without other work took to answer: before an install, and during it.
+
+    A question needs one turn of the loop, so an answer takes at least as long as the loop is held.
+    """
+    log = here / "held"
+    generate(str(log), Shape(segments=max(2, mib // 512), keys=mib * 100, keep_latest=True))
+    _restarted(log)
+    made = compact(str(log))
+    broker = Broker(log)
+    try:
+        broker.wait_until_serving()
+        with _process("ask", broker.address) as asked, mq.Client(broker.address, timeout=600) as client:
+            _wait(asked, QUIET_SECONDS)
+            began = time.monotonic()
+            for row in made["proposals"]:
+                client.install_segments(row["proposal"])
+            ended = time.monotonic()
+            _wait(asked, 2 * TICK_SECONDS)
+    finally:
+        broker.process.send_signal(signal.SIGTERM)
+        broker.process.wait()
+    return {
+        "seconds": ended - began,
+        "before": max(longest for when, longest in asked if when < began),
+        "longest": max(longest for when, longest in asked if began <= when - TICK_SECONDS and when <= ended),
+    }
+
+
 def _restarted(log: Path) -> None:
     """Two good stops leave two snapshots: what lies before both may be compacted."""
     while len(manifest_of(str(log)).snapshots) < 2:
@@ -74,9 +108,10 @@ def _restarted(log: Path) -> None:
 
 
 @contextmanager
-def _load(address: str) -> Iterator[list[Tick]]:
-    process = subprocess.Popen([sys.executable, __file__, address], stdout=subprocess.PIPE, text=True)
-    ticks: list[Tick] = []
+def _process(work: str, address: str) -> Iterator[list[Any]]:
+    """What another process prints while it does something to a broker."""
+    process = subprocess.Popen([sys.executable, __file__, work, address], stdout=subprocess.PIPE, text=True)
+    ticks: list[Any] = []
 
     def collect() -> None:
         assert process.stdout is not None
@@ -94,7 +129,7 @@ def _load(address: str) -> Iterator[list[Tick]]:
         reader.join()
 
 
-def _wait(ticks: list[Tick], seconds: float) -> None:
+def _wait(ticks: list[Any], seconds: float) -> None:
     begin = len(ticks)
     while len(ticks) - begin < seconds / TICK_SECONDS:
         time.sleep(TICK_SECONDS)
@@ -143,5 +178,20 @@ def _pull(address: str, counts: dict[str, int]) -> None:
             counts["pulled"] += len(batch)
 
 
+def ask(address: str) -> None:
+    """Ask for ever, one question at a time, and print the longest answer of each tick."""
+    with mq.Client(address) as client:
+        client.server_info()
+        gc.freeze()  # so that this process does not hold itself up
+        gc.disable()
+        while True:
+            longest, end = 0.0, time.monotonic() + TICK_SECONDS
+            while (before := time.monotonic()) < end:
+                client.server_info()
+                longest = max(longest, time.monotonic() - before)
+                time.sleep(0.001)
+            print(json.dumps([time.monotonic(), longest]), flush=True)
+
+
 if __name__ == "__main__":
-    load(sys.argv[1])
+    {"load": load, "ask": ask}[sys.argv[1]](sys.argv[2])
