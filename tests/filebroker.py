@@ -36,7 +36,7 @@ class FileBroker(HandBroker):
         """
         log = self.log
         assert isinstance(log, FileLog)
-        wait_until(lambda: log._is_closed or log._failure is not None or log._writer._marked >= log.synced)
+        wait_until(lambda: log._is_closed or log._drive.failure is not None or log._writer._marked >= log.synced)
         return self._directory
 
     def settle(self) -> None:

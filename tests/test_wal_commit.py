@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from dictdisk import DictDisk
+from handbroker import HandClock
 from waiting import DEADLINE_SECONDS, Marks
 from walsample import DIRECTORY, SMALL, open_log, published, put
 
@@ -13,6 +14,7 @@ from wal import FileLog, LogBusy, LogFailed, Options
 from wal.disk import DirectDisk
 from wal.errors import DiskFull
 from wal.record import ChannelSnapshot, Damaged, SnapshotBegin, SnapshotEnd
+from wal.writer import LATE_SECONDS
 
 OPTIONS = Options(segment_bytes=1 << 20, snapshot_bytes=4096, soft_free_bytes=0)
 
@@ -268,3 +270,25 @@ def _places(data, needle, path):
     while start >= 0:
         yield path, start
         start = data.find(needle, start + len(needle))
+
+
+def test_a_stream_that_nobody_waits_for_is_synced_before_its_readers_wait_long():
+    """Publishes that are answered when they are written follow each other without a pause."""
+    clock = HandClock()
+    log = FileLog.open(DIRECTORY, OPTIONS, disk=DictDisk(), clock=clock, is_threaded=False)
+    log.append([published(0)])
+    log.pump()
+
+    def step(base):
+        log.append([published(base)], sync=False)
+        log._writer.process([log._drive._queue.get_nowait()])
+        log._writer.settle(is_idle=False)
+        return log.synced
+
+    assert [step(base) for base in (1, 2)] == [1, 1]
+    clock.pass_ms(LATE_SECONDS * 1_000 + 0.1)
+    assert step(3) == 4
+    assert step(4) == 4, "from then on it is counted anew"
+    clock.pass_ms(LATE_SECONDS * 1_000 + 0.1)
+    assert step(5) == 6
+    log.close()

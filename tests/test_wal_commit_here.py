@@ -69,7 +69,7 @@ def _settled(log):
     done = threading.Event()
     log.run_between_groups(lambda writer: done.set())
     assert done.wait(DEADLINE_SECONDS)
-    with log._baton:
+    with log._drive._baton:
         pass
 
 

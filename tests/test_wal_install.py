@@ -257,7 +257,7 @@ def test_an_install_on_a_log_that_fails_meanwhile_ends(tmp_path, monkeypatch):
     for base in range(100):
         log.append([published(base, b"x" * 100)])
     marks.wait_synced(100)
-    monkeypatch.setattr("wal.upkeep.place", lambda *args: log._fail(OSError("the disk is gone")))
+    monkeypatch.setattr("wal.upkeep.place", lambda *args: log._drive._fail(OSError("the disk is gone")))
 
     async def install():
         async with asyncio.timeout(30):

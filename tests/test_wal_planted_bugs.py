@@ -17,11 +17,12 @@ import wal.recovery
 import wal.upkeep
 import wal.writer
 from wal.disk import Disk, write_all
+from wal.live import Live
 from wal.recovery import _Opening
 from wal.segment import SealedWriter
 from wal.tail import Tail
 from wal.watermark import Mark
-from wal.writer import Live, Rotation, Writer
+from wal.writer import Rotation, Writer
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

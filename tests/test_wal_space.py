@@ -16,9 +16,9 @@ from powercut import Trial
 
 import wal.space
 from wal.errors import DiskFull, LogBusy, LogFailed
+from wal.live import Live
 from wal.recovery import _Opening
 from wal.space import RESERVE, SPARE, Space
-from wal.writer import Live
 
 # What a manifest needs is little beside the reserve, as in life.
 ROOMY = replace(SMALL, snapshot_bytes=8192)
@@ -224,8 +224,8 @@ def cut_on_a_full_disk(trial: Trial) -> int:
 
 
 def _queued(owner: Owner) -> Iterator[Any]:
-    while not owner.log._queue.empty():
-        yield owner.log._queue.get_nowait()
+    while not owner.log._drive._queue.empty():
+        yield owner.log._drive._queue.get_nowait()
 
 
 def test_the_queue_is_bounded_and_essential_records_pass_it(trial: Trial) -> None:

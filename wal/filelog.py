@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from uuid import UUID
@@ -22,6 +21,7 @@ from wal.chain import replay_start
 from wal.clean import Cleaner, Keep
 from wal.clock import Clock, SystemClock
 from wal.disk import LOCK, DirectDisk, Disk
+from wal.drive import Drive
 from wal.errors import DiskFull, LogBusy, LogClosed, LogFailed, RecordTooLarge
 from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import MAX_PAYLOAD_BYTES
@@ -48,9 +48,8 @@ from wal.segment import SEGMENT_HEADER_BYTES
 from wal.space import Space
 from wal.upkeep import Upkeep
 from wal.verify import Damage, Progress, Report, verify
-from wal.writer import SMALL_BYTES, TEND_SECONDS, Entry, Group, Item, Rotation, Run, Task, Writer
+from wal.writer import SMALL_BYTES, TEND_SECONDS, Entry, Group, Rotation, Run, Writer
 
-LINGER_SECONDS = 0.001  # of silence, then what nobody waits for is synced too: a stream of it shares few syncs
 _RUN_ENDS = frozenset({SNAPSHOT_BEGIN, SNAPSHOT_END})
 
 
@@ -95,11 +94,7 @@ class FileLog:
             reader=self._reader, bytes_per_sync=options.bytes_per_sync, retire_grace_us=options.retire_grace_us,
             random=random, pause=self._wait_for_space,
         )  # fmt: skip
-        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self._baton = threading.Lock()  # whoever holds it is the writer: its thread, or for a moment the owner's
-        self._handed = self._handled = 0  # items of the owner's: given to the thread, and done there
-        self._thread = threading.Thread(target=self._run, name="wal-writer", daemon=True) if is_threaded else None
-        self._failure: BaseException | None = None
+        self._drive = Drive(self._writer, options.group_bytes, self._fail, is_threaded=is_threaded)
         self._on_failure: OnFailure = lambda error: None
         self._is_closed = False
         self._upkeep = Upkeep(
@@ -190,13 +185,12 @@ class FileLog:
     def start(self, on_marks: OnMarks, on_failure: OnFailure) -> None:
         self._writer.on_marks = on_marks
         self._on_failure = on_failure
-        if self._thread is not None and not self._thread.is_alive():
-            self._thread.start()
+        self._drive.start()
 
     def append(
         self, records: Sequence[Record], *, sync: bool = True, essential: bool = False, patience: float = 0.0
     ) -> int:
-        if self._failure is not None or self._is_closed:
+        if self._drive.failure is not None or self._is_closed:
             self._check_usable()
         encoded = [encode(record) for record in records]
         self._check_room(encoded, essential)
@@ -218,16 +212,11 @@ class FileLog:
                 entries, queued = [], 0
                 self._note_snapshot(record, sequence)
         self._position, self.last_sequence = position, sequence
-        if not (patience and sync and queued < SMALL_BYTES and self._commit_here(entries, queued, patience)):
-            self._enqueue(entries, queued, sync)
+        self._enqueue(entries, queued, sync, patience)
         return sequence
 
     def rest(self) -> None:
-        if self._writer.has_news and self._failure is None and self._baton.acquire(blocking=False):
-            try:
-                self._writer.mark_at_once()
-            finally:
-                self._baton.release()
+        self._drive.rest()
 
     def rotate(self) -> None:
         self._check_usable()
@@ -240,14 +229,10 @@ class FileLog:
         self._is_closed = True
         self._closing.set()
         try:
-            if self._thread is not None and self._thread.is_alive():
-                self._queue.put(None)
-                self._thread.join()
-            elif self._failure is None:
-                self._drain()
+            self._drive.stop()
         finally:
             try:
-                if self._failure is None:
+                if self._drive.failure is None:
                     self._writer.close()
                 else:
                     self._writer.abandon()
@@ -274,8 +259,8 @@ class FileLog:
     # ------------------------------------------------------------ inside
 
     def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise LogFailed(str(self._failure)) from self._failure
+        if self._drive.failure is not None:
+            raise LogFailed(str(self._drive.failure)) from self._drive.failure
         if self._is_closed:
             raise LogClosed(f"{self.directory} is closed")
 
@@ -290,42 +275,19 @@ class FileLog:
         if self._appended_bytes - self._writer.synced_bytes > self._options.queue_bytes:
             raise LogBusy(f"{self._options.queue_bytes} bytes wait for the disk already")
 
-    def _enqueue(self, entries: list[Entry], size: int, sync: bool) -> None:
+    def _enqueue(self, entries: list[Entry], size: int, sync: bool, patience: float = 0.0) -> None:
         if entries:
             self._appended_bytes += size
             self._replay_bytes += size
-            self._hand(Group(entries, size, sync))
-
-    def _commit_here(self, entries: list[Entry], size: int, patience: float) -> bool:
-        """Be the writer for a moment, if it has nothing to do and the disk was quick enough the last time."""
-        if self._writer.likely_seconds > patience or self._handed != self._handled or not entries:
-            return False
-        if not self._baton.acquire(blocking=False):
-            return False
-        try:
-            is_done = self._writer.commit(Group(entries, size, True))
-        except BaseException as error:
-            self._fail(error)
-            if not isinstance(error, Exception):  # not the disk's: an interrupt
-                raise
-            return True
-        finally:
-            self._baton.release()
-        if is_done:
-            self._appended_bytes += size
-            self._replay_bytes += size
-        return is_done
-
-    def _hand(self, item: Item) -> None:
-        """To the writer's thread, in log order."""
-        self._handed += 1
-        self._queue.put(item)
+            group = Group(entries, size, sync)
+            if not (patience and sync and size < SMALL_BYTES and self._drive.commit(group, patience)):
+                self._drive.hand(group)
 
     def _rotate_before(self, sequence: int) -> int:
         """The next record opens a new segment; returns its position there."""
         self._index = SegmentIndex()
         self._position = SEGMENT_HEADER_BYTES
-        self._hand(Rotation(sequence, self._index))
+        self._drive.hand(Rotation(sequence, self._index))
         return SEGMENT_HEADER_BYTES
 
     def _note_snapshot(self, record: Record, sequence: int) -> None:
@@ -333,79 +295,19 @@ class FileLog:
             self._run_begin = (sequence, self._appended_bytes)
         elif isinstance(record, SnapshotEnd) and record.begin_sequence == self._run_begin[0]:
             self._replay_bytes = self._appended_bytes - self._run_begin[1]
-            self._hand(Run(SnapshotRun(record.begin_sequence, sequence)))
+            self._drive.hand(Run(SnapshotRun(record.begin_sequence, sequence)))
 
     def _kept_since_snapshot(self, manifest: Manifest) -> int:
         begin = manifest.snapshots[-1].begin if manifest.snapshots else 0
         return self._position + sum(entry.size for entry in manifest.segments if entry.last_sequence >= begin)
 
-    # ------------------------------------------------------------ the writer's thread
-
-    def _run(self) -> None:
-        try:
-            while self._step():
-                pass
-        except BaseException as error:
-            self._fail(error)
-
-    def _step(self) -> bool:
-        """Take what is queued, up to a group's size, and make it durable; False when asked to stop."""
-        items: list[Item] = []
-        size = 0
-        try:
-            item = self._queue.get(timeout=LINGER_SECONDS if self._writer.has_unsynced else TEND_SECONDS)
-        except queue.Empty:
-            with self._baton:
-                if self._failure is not None:  # met by the owner
-                    return False
-                self._writer.rest()
-                self._writer.tend(is_idle=True)
-            return True
-        try:
-            while item is not None:
-                items.append(item)
-                size += item.bytes if isinstance(item, Group) else 0
-                if size >= self._options.group_bytes:
-                    break
-                item = self._queue.get_nowait()
-        except queue.Empty:
-            pass
-        with self._baton:
-            if self._failure is not None:
-                return False
-            self._writer.process(items)
-            is_idle = self._queue.empty()
-            self._writer.settle(is_idle=is_idle)
-            self._handled += sum(not isinstance(each, Task) for each in items)
-            if item is None:
-                return False
-            self._writer.tend(is_idle=is_idle)
-        return True
-
-    def _drain(self) -> None:
-        """Everything that is queued, at once: a log without a thread."""
-        self._handled = self._handed
-        items: list[Item] = []
-        while not self._queue.empty():
-            item = self._queue.get_nowait()
-            if item is not None:
-                items.append(item)
-        try:
-            self._writer.process(items)
-            self._writer.rest()
-            if not self._is_closed:
-                self._writer.tend(is_idle=True)
-        except Exception as error:
-            self._fail(error)
-            raise
-
     def pump(self) -> None:
         """One turn of the writer in the caller's thread, for a log that was opened without one."""
         self._check_usable()
-        self._drain()
+        self._drive.pump()
+        self._drive.tend()
 
     def _fail(self, error: BaseException) -> None:
-        self._failure = error
         logger.error("the log stops: {}", error)
         self._upkeep.fail(error)
         self._on_failure(error)
@@ -449,4 +351,4 @@ class FileLog:
 
     def run_between_groups(self, act: Callable[[Writer], None]) -> None:
         """Have the writer do something between two groups (an install)."""
-        self._queue.put(Task(lambda: act(self._writer)))
+        self._drive.do_between_groups(act)

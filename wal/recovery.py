@@ -28,6 +28,7 @@ from wal.disk import FULL, Disk, write_all, write_file
 from wal.errors import CorruptSegment, WalError
 from wal.frame import Frame, Salt
 from wal.index import SegmentIndex
+from wal.live import Live, start_segment
 from wal.manifest import MANIFEST, Manifest, SegmentEntry, read_manifest, swap_manifest
 from wal.reader import damaged
 from wal.record import DAMAGED
@@ -36,7 +37,6 @@ from wal.segment import SEGMENT_HEADER_BYTES, WINDOW_BYTES, Gap, SegmentFile, Se
 from wal.space import SPARE, Space
 from wal.tail import Tail, kept, survey
 from wal.watermark import WATERMARK, Mark, WatermarkFile
-from wal.writer import Live, start_segment
 
 QUARANTINE = "quarantine"
 ORPHANS = "orphans"

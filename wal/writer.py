@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from loguru import logger
 
@@ -24,13 +24,14 @@ from wal.clock import Clock
 from wal.disk import FULL, Disk, write_all
 from wal.errors import InstallRefused, LogFailed
 from wal.frame import HEADER_BYTES as FRAME_BYTES
-from wal.frame import Salt, encode
+from wal.frame import encode
 from wal.index import SegmentIndex
+from wal.live import Live, start_segment
 from wal.log import OnMarks
 from wal.manifest import Manifest, SegmentEntry, SnapshotRun, swap_manifest
 from wal.reader import Reader
 from wal.record import SEAL, Seal
-from wal.segment import SEGMENT_HEADER_BYTES, SegmentHeader, roll
+from wal.segment import SegmentHeader, roll
 from wal.space import Space
 from wal.watermark import Mark, WatermarkFile
 
@@ -38,6 +39,8 @@ JOIN_ABOVE = 64  # buffers; so many small ones are cheaper copied together than 
 SMALL_BYTES = 64 << 10  # a group below this writes zeros ahead of itself
 AHEAD_BYTES = 256 << 10
 SLOW_SYNC_SECONDS = 1.0
+LATE_SECONDS = 0.002  # who pulls waits for the sync, also where who published does not
+SYNC_SHARE = 4  # of such syncs: one in so much of the time that they take, or a stream of publishes would wait for them
 TEND_SECONDS = 0.25
 
 T = TypeVar("T")
@@ -80,27 +83,6 @@ class Task:
 
 
 Item = Group | Rotation | Run | Task
-
-
-@dataclass(slots=True)
-class Live:
-    """The segment being written."""
-
-    fd: int
-    entry: SegmentEntry
-    salt: Salt
-    index: SegmentIndex
-    position: int
-    frames: int = 0
-    last_sequence: int = 0
-    rolling_crc: int = 0
-    zeroed: int = 0  # the file is zeros, written and not only allocated, from `position` to here
-
-
-class Patience(Protocol):
-    """Do something that needs space, in the caller's way of dealing with a full disk."""
-
-    def __call__(self, act: Callable[[], T], /) -> T: ...
 
 
 class Writer:
@@ -146,6 +128,7 @@ class Writer:
         self._crcs: list[int] = []
         self._encoded = 0  # the last sequence in the buffers
         self._unsynced_bytes = 0
+        self._unsynced_since = 0.0  # when the first of that was written
         self._wants_sync = False
         self._has_loose = False  # somebody waits for the written mark only
         self._marked = 0  # the sequence in the watermark
@@ -214,14 +197,20 @@ class Writer:
         return self.written > self.synced
 
     def settle(self, *, is_idle: bool) -> None:
-        """Sync if somebody waits for it.
+        """Sync if somebody waits for it, or has waited: what is not synced is not served.
 
         The watermark waits until nothing else is to do: before that, the next frame's `durable` says the same.
         """
-        if self._wants_sync:
+        if self._wants_sync or self._is_late():
             self.sync()
         if is_idle:
             self.mark()
+
+    def _is_late(self) -> bool:
+        if self.written == self.synced:
+            return False
+        late = max(LATE_SECONDS, SYNC_SHARE * self._last_sync_seconds)
+        return self._clock.monotonic() - self._unsynced_since >= late
 
     def rest(self) -> None:
         """Nothing came for a moment: sync also what nobody waits for."""
@@ -267,6 +256,8 @@ class Writer:
         live.position += self._buffered
         live.frames += len(self._crcs)
         live.rolling_crc = roll(live.rolling_crc, self._crcs)
+        if self.written == self.synced:
+            self._unsynced_since = self._clock.monotonic()
         live.last_sequence = self.written = last_sequence
         self._unsynced_bytes += self._buffered
         if self._buffered < SMALL_BYTES and live.position > live.zeroed:
@@ -471,23 +462,3 @@ class Writer:
             self._watermark.close()
         finally:
             self._close_fd(self._live.fd)
-
-
-def start_segment(
-    disk: Disk,
-    directory: str,
-    header: SegmentHeader,
-    extension: str,
-    index: SegmentIndex,
-    *,
-    space: Space,
-    patiently: Patience,
-    sync: Callable[[int], None],
-) -> Live:
-    """A new live segment, durable with its name. It is part of the log only when a manifest says so."""
-    entry = SegmentEntry.of(header)
-    fd = patiently(lambda: space.take(os.path.join(directory, entry.name(extension))))
-    patiently(lambda: write_all(disk, fd, [header.pack()], 0))
-    sync(fd)
-    disk.sync_directory(directory)
-    return Live(fd, entry, Salt.of(header.salt), index, SEGMENT_HEADER_BYTES, last_sequence=header.first_sequence - 1)

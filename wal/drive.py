@@ -1,0 +1,153 @@
+"""Who drives the writer: a thread of its own, for a moment the owner itself, or whoever pumps a log without a thread.
+
+Whoever holds the baton is the writer. Items of the owner reach it in log order, through a queue that the thread
+empties, a group's size at a time. Handing a group over and hearing of it takes two changes of thread, which on a quick
+disk costs about as much as the sync; so an owner with time may commit a small group in its own thread, if nothing of
+what it handed over before is still to be done.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from wal.writer import TEND_SECONDS, Group, Item, Task, Writer
+
+LINGER_SECONDS = 0.001  # of silence, then what nobody waits for is synced too: a stream of it shares few syncs
+
+
+class Drive:
+    """One owner calls `hand`, `commit` and `rest`; anybody may call `do_between_groups`."""
+
+    def __init__(
+        self, writer: Writer, group_bytes: int, on_failure: Callable[[BaseException], None], *, is_threaded: bool
+    ) -> None:
+        self.failure: BaseException | None = None  # final
+        self._writer = writer
+        self._group_bytes = group_bytes
+        self._on_failure = on_failure
+        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._baton = threading.Lock()
+        self._handed = self._done = 0  # items of the owner's
+        self._thread = threading.Thread(target=self._run, name="wal-writer", daemon=True) if is_threaded else None
+
+    def start(self) -> None:
+        if self._thread is not None and not self._thread.is_alive():
+            self._thread.start()
+
+    def hand(self, item: Item) -> None:
+        """Have the writer do this, after all that was handed over before."""
+        self._handed += 1
+        self._queue.put(item)
+
+    def do_between_groups(self, act: Callable[[Writer], None]) -> None:
+        """Have the writer do something on its own terms (an install)."""
+        self._queue.put(Task(lambda: act(self._writer)))
+
+    # ------------------------------------------------------------ in the owner's thread
+
+    def commit(self, group: Group, patience: float) -> bool:
+        """Make a group durable here and now, if the writer has nothing else to do and the disk was quick the last time.
+
+        False: hand it over. A failure is told as ever, and then the group is not durable.
+        """
+        if self._writer.likely_seconds > patience or self._handed != self._done:
+            return False
+        if not self._baton.acquire(blocking=False):
+            return False
+        try:
+            return self._writer.commit(group)
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):  # not the disk's: an interrupt
+                raise
+            return True
+        finally:
+            self._baton.release()
+
+    def rest(self) -> None:
+        """Do what a commit left over."""
+        if self._writer.has_news and self.failure is None and self._baton.acquire(blocking=False):
+            try:
+                self._writer.mark_at_once()
+            finally:
+                self._baton.release()
+
+    def pump(self) -> None:
+        """Do everything that is queued, without a thread."""
+        self._done = self._handed
+        items: list[Item] = []
+        while not self._queue.empty():
+            item = self._queue.get_nowait()
+            if item is not None:
+                items.append(item)
+        try:
+            self._writer.process(items)
+            self._writer.rest()
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def tend(self) -> None:
+        """What can wait, without a thread."""
+        try:
+            self._writer.tend(is_idle=True)
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def stop(self) -> None:
+        """Do what is queued, and nothing after it."""
+        if self._thread is not None and self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+        elif self.failure is None:
+            self.pump()
+
+    # ------------------------------------------------------------ in the writer's
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except BaseException as error:
+            self._fail(error)
+
+    def _step(self) -> bool:
+        """Take what is queued, up to a group's size, and make it durable; False when asked to stop."""
+        items: list[Item] = []
+        size = 0
+        try:
+            item = self._queue.get(timeout=LINGER_SECONDS if self._writer.has_unsynced else TEND_SECONDS)
+        except queue.Empty:
+            with self._baton:
+                if self.failure is not None:  # met by the owner
+                    return False
+                self._writer.rest()
+                self._writer.tend(is_idle=True)
+            return True
+        try:
+            while item is not None:
+                items.append(item)
+                size += item.bytes if isinstance(item, Group) else 0
+                if size >= self._group_bytes:
+                    break
+                item = self._queue.get_nowait()
+        except queue.Empty:
+            pass
+        with self._baton:
+            if self.failure is not None:
+                return False
+            self._writer.process(items)
+            is_idle = self._queue.empty()
+            self._writer.settle(is_idle=is_idle)
+            self._done += sum(not isinstance(each, Task) for each in items)
+            if item is None:
+                return False
+            self._writer.tend(is_idle=is_idle)
+        return True
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        self._on_failure(error)
