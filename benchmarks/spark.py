@@ -241,7 +241,7 @@ def main() -> int:
     parser.add_argument("--only", choices=list(WORK), action="append")
     parser.add_argument("--mib", type=int, default=2048, help="of the largest log")
     parser.add_argument("--messages", type=int, default=10_000_000, help="of the log whose latest are kept")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5, help="of which the best counts, after one that warms up")
     arguments = parser.parse_args()
     spark = session("benchmark", master=f"local[{min(2, os.cpu_count() or 1)}]")
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, Spark {spark.version}", flush=True)
