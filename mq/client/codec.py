@@ -78,8 +78,7 @@ def join(contents: Sequence[bytes]) -> bytes:
     """The batch of many contents without keys and headers."""
     lengths = set(map(len, contents))
     if len(lengths) == 1:
-        head = HEADS[lengths.pop()]
-        return head + head.join(contents)
+        return HEADS[lengths.pop()].join((b"", *contents))
     pieces: list[bytes] = []
     for content in contents:
         pieces += (HEADS[len(content)], content)
