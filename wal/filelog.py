@@ -1,7 +1,7 @@
 """The log in a directory: `FileLog` implements `wal.log.Log` with one writer thread.
 
 The owner's side is here: it gives out sequences, knows where each frame will lie before it is written (so the index
-grows at once), and decides when a segment is full. The writer's side is `wal.writer`; they share a queue.
+grows at once), and decides when a segment is full. The writer's side is `wal.writer`, driven by `wal.drive`.
 What keeps the finished segments in order is in `wal.upkeep`.
 """
 

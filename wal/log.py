@@ -1,8 +1,9 @@
 """The log: an ordered sequence of records that outlives the process. What the broker knows of storage is here.
 
 `append` is a plain call that waits for the disk only as long as its caller says: it takes records, gives each the next
-sequence and returns the last one. When a group of them is durable the log calls `on_marks(written, synced)` once, from its own thread:
-everything up to `written` is in the operating system's hands, everything up to `synced` survives a power cut.
+sequence and returns the last one. When a group of them is durable the log calls `on_marks(written, synced)` once, from
+its own thread: everything up to `written` is in the operating system's hands, everything up to `synced` survives a
+power cut.
 Reads are awaitable, because a log may one day live across a network. Nothing here says that files exist.
 """
 
