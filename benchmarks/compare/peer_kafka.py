@@ -148,10 +148,12 @@ class KafkaDriver(Driver):
             begin = time.perf_counter()
             if begin < end:
                 waiting += 1
-                producer.produce(QUEUE, next(turn), on_delivery=lambda *_: confirmed(begin))
+                producer.produce(QUEUE, next(turn), on_delivery=lambda error, _: confirmed(begin, error))
 
-        def confirmed(begin: float) -> None:
+        def confirmed(begin: float, error: object) -> None:
             nonlocal waiting
+            if error is not None:
+                raise RuntimeError(f"Kafka refused a message: {error}")
             waiting -= 1
             taken.append(time.perf_counter() - begin)
             send()

@@ -82,11 +82,13 @@ class RabbitDriver(Driver):
         ready: list[Any] = []
 
         def confirm(frame: Any) -> None:
+            if isinstance(frame.method, self.pika.spec.Basic.Nack):
+                raise RuntimeError("RabbitMQ refused a message")
             tag, is_multiple = frame.method.delivery_tag, frame.method.multiple
             if on_confirm:
                 on_confirm(tag, is_multiple)
                 return
-            self.confirmed = tag if is_multiple else max(self.confirmed, self._contiguous(tag))
+            self.confirmed = self._contiguous(tag, is_multiple)
             connection.ioloop.stop()
 
         def on_channel(channel: Any) -> None:
@@ -104,10 +106,14 @@ class RabbitDriver(Driver):
         self._opened = connection
         return ready[0]
 
-    def _contiguous(self, tag: int) -> int:
+    def _contiguous(self, tag: int, is_multiple: bool) -> int:
         """Confirms come in any order: everything up to here is confirmed."""
-        self._early.add(tag)
         upto = self.confirmed
+        if is_multiple:
+            upto = max(upto, tag)
+            self._early = {each for each in self._early if each > upto}
+        else:
+            self._early.add(tag)
         while upto + 1 in self._early:
             upto += 1
             self._early.discard(upto)
