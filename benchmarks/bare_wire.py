@@ -24,7 +24,7 @@ class Bare:
 
 async def main(answer: bytes) -> None:
     door = WireDoor(max_request_bytes=4 << 20, server="bare", start_id="")
-    door.service = Bare(answer)
+    door.serve(Bare(answer))
     await door.open("127.0.0.1", 0)
     print(door.port, flush=True)
     await asyncio.Event().wait()

@@ -94,7 +94,7 @@ def held(here: Path, mib: int) -> dict[str, float]:
     return {
         "seconds": ended - began,
         "before": max(longest for when, longest in asked if when < began),
-        "longest": max(longest for when, longest in asked if began <= when - TICK_SECONDS and when <= ended),
+        "longest": max(longest for when, longest in asked if when > began and when - TICK_SECONDS < ended),
     }
 
 

@@ -148,6 +148,7 @@ class CommitQueue:
         self._drained: list[asyncio.Future[None]] = []
         self._has_failed = False
         self._leisure = Leisure()
+        self._written = self._synced = log.synced  # the marks that were heard of last
         self.on_answered: Callable[[], None] = lambda: None  # after the answers of a group were given out
         self.on_snapshot_refused: Callable[[WalError], None] = lambda error: None  # the run under way is void
         self.last = log.last_sequence  # the sequence given out last, also to records that are still collected here
@@ -309,6 +310,8 @@ class CommitQueue:
     def _on_marks(self, written: int, synced: int) -> None:
         if self._has_failed:
             return
+        # What was made durable here is known at once: a word that the log's thread sent before may come after it.
+        self._written, self._synced = written, synced = max(written, self._written), max(synced, self._synced)
         while self._in_flight and self._in_flight[0][0] <= synced:
             self.unsynced_bytes -= self._in_flight.popleft()[1]
         while self._pace and self._pace[0][0] <= (synced if self._pace[0][1] else max(written, synced)):

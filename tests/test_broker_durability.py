@@ -250,3 +250,12 @@ def test_a_stop_waits_for_a_disk_that_takes_nothing_only_so_long(hand: HandBroke
     assert not waiting.is_answered
     hand.loop.run_until_complete(hand.broker.close(grace_seconds=0.01))
     assert hand.log.is_closed
+
+
+def test_a_late_word_of_the_log_takes_nothing_back(hand: HandBroker) -> None:
+    """What the owner made durable itself is known before the log's thread is heard with what it did earlier."""
+    hand.ask(publish("a", "x"))
+    synced = hand.broker.state.synced
+    assert synced > 1
+    hand.broker.owner.queue._on_marks(synced - 1, synced - 1)
+    assert hand.broker.state.synced == synced

@@ -1,12 +1,14 @@
 """A group that the owner makes durable itself, in its own thread: when it may, and what holds then as ever."""
 
 import errno
+import itertools
 import os
 import threading
 from random import Random
 
 import pytest
 from dictdisk import DictDisk
+from handbroker import HandClock
 from modeldisk import ModelDisk
 from waiting import DEADLINE_SECONDS, Marks
 from walsample import published
@@ -38,6 +40,19 @@ class NotingDisk(DirectDisk):
         if self.write_errors and os.readlink(f"/proc/self/fd/{fd}").endswith(".wal"):
             raise self.write_errors.pop()
         return super().write(fd, buffers, position)
+
+
+class SlowDisk(DictDisk):
+    """Each sync takes as long as it is told, by the clock of the test."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__()
+        self.ms = 0.1
+        self._clock = clock
+
+    def sync(self, fd: int) -> None:
+        self._clock.pass_ms(self.ms)
+        super().sync(fd)
 
 
 @pytest.fixture
@@ -74,9 +89,13 @@ def _settled(log):
 
 
 def test_a_small_group_is_durable_at_the_return_and_nobody_is_called(log, disk, marks):
-    last = log.append([published(1)], patience=PATIENCE)
+    for base in itertools.count(1):
+        marks.seen.clear()
+        last = log.append([published(base)], patience=PATIENCE)
+        if log.synced == last and disk.syncing[-1] == threading.get_ident():
+            break  # else its thread was just looking after the disk
+        marks.wait_synced(last)
     assert (log.written, log.synced) == (last, last)
-    assert disk.syncing == [threading.get_ident()]
     assert marks.seen == []
 
 
@@ -90,6 +109,28 @@ def test_a_disk_that_was_slower_than_the_owners_patience_is_left_to_the_thread(l
     last = log.append([published(1)], patience=1e-9)
     marks.wait_synced(last)
     assert threading.get_ident() not in disk.syncing
+
+
+def test_a_disk_that_was_slow_once_is_not_waited_for_until_that_is_forgotten():
+    clock = HandClock()
+    disk = SlowDisk(clock)
+    log = FileLog.open("/log", OPTIONS, disk=disk, clock=clock, is_threaded=False)
+    log.append([published(0)])
+    log.pump()
+
+    def is_done_here(base):
+        last = log.append([published(base)], patience=0.001)
+        is_done = log.synced == last
+        log.pump()
+        return is_done
+
+    assert is_done_here(1)
+    disk.ms = 100
+    assert is_done_here(2), "who knows before"
+    disk.ms = 0.1
+    assert not any(is_done_here(base) for base in range(3, 50))
+    assert any(is_done_here(base) for base in range(50, 200))
+    log.close()
 
 
 def test_a_large_group_is_left_to_the_thread(log, disk, marks):

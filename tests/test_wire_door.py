@@ -9,6 +9,7 @@ from wirepeer import Closed, Peer, request
 
 from mq import wire
 from mq.doors import wire_connection
+from mq.doors.wire import WireDoor
 from mq.doors.wire_link import CLOSE_SECONDS, HANDSHAKE_SECONDS, IDLE_SECONDS
 from mq.pb import mq_pb2 as pb
 
@@ -135,6 +136,34 @@ def test_calls_wait_a_little_for_a_broker_that_is_starting(broker: Broker, name:
         silent.greet()
         silent.call(1, "Publish", pb.PublishRequest(channel=name, content=b"x"))
         assert silent.take()[:2] == (1, wire.OK)
+
+
+@pytest.mark.parametrize("end", ["time", "drain"])
+def test_calls_that_wait_for_a_start_are_refused_in_the_end(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mq.doors.wire.START_SECONDS", 0.01 if end == "time" else 1_000.0)
+
+    def ask(port: int) -> tuple[int, str, str]:
+        with Peer(port) as peer:
+            peer.call(1, "Publish", pb.PublishRequest(channel="x", content=b"x"))
+            while True:
+                frame = peer.take()
+                if frame[0] == 1:
+                    return error_in(frame)
+
+    async def main() -> tuple[int, str, str]:
+        door = WireDoor(max_request_bytes=1 << 20, server="test", start_id="1")
+        await door.open("127.0.0.1", 0)
+        asked = asyncio.create_task(asyncio.to_thread(ask, door.port))
+        while not any(link._is_greeted for link in door.connections):
+            await asyncio.sleep(0)
+        if end == "drain":
+            await door.drain()
+        answer = await asked
+        await door.drain()
+        await door.close(1.0)
+        return answer
+
+    assert asyncio.run(main()) == (wire.STATUS["UNAVAILABLE"], "Unavailable", "the broker is starting")
 
 
 def test_before_the_broker_is_ready_calls_are_unavailable(broker: Broker, peer: Peer) -> None:

@@ -30,6 +30,7 @@ class Drive:
         self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._baton = threading.Lock()
         self._handed = self._done = 0  # items of the owner's
+        self._is_over = False
         self._thread = threading.Thread(target=self._run, name="wal-writer", daemon=True) if is_threaded else None
 
     def start(self) -> None:
@@ -57,20 +58,22 @@ class Drive:
         if not self._baton.acquire(blocking=False):
             return False
         try:
-            return self._writer.commit(group)
+            return not self._is_over and self._writer.commit(group)
         except BaseException as error:
-            self._fail(error)
-            if not isinstance(error, Exception):  # not the disk's: an interrupt
-                raise
-            return True
+            failure = error
         finally:
             self._baton.release()
+        self._fail(failure)  # without the baton: whoever hears of it may close the log
+        if not isinstance(failure, Exception):  # not the disk's: an interrupt
+            raise failure
+        return True
 
     def rest(self) -> None:
         """Do what a commit left over."""
-        if self._writer.has_news and self.failure is None and self._baton.acquire(blocking=False):
+        if self._writer.has_news and self._baton.acquire(blocking=False):
             try:
-                self._writer.mark_at_once()
+                if self.failure is None and not self._is_over:
+                    self._writer.mark_at_once()
             finally:
                 self._baton.release()
 
@@ -98,12 +101,20 @@ class Drive:
             raise
 
     def stop(self) -> None:
-        """Do what is queued, and nothing after it."""
-        if self._thread is not None and self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join()
-        elif self.failure is None:
-            self.pump()
+        """Do what is queued, leave a clean log, and let nobody else be the writer again."""
+        try:
+            if self._thread is not None and self._thread.is_alive():
+                self._queue.put(None)
+                self._thread.join()
+            elif self.failure is None:
+                self.pump()
+        finally:
+            with self._baton:
+                self._is_over = True
+                if self.failure is None:
+                    self._writer.close()
+                else:
+                    self._writer.abandon()
 
     # ------------------------------------------------------------ in the writer's
 

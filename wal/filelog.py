@@ -231,13 +231,7 @@ class FileLog:
         try:
             self._drive.stop()
         finally:
-            try:
-                if self._drive.failure is None:
-                    self._writer.close()
-                else:
-                    self._writer.abandon()
-            finally:
-                self._disk.close(self._lock_fd)
+            self._disk.close(self._lock_fd)
 
     # ------------------------------------------------------------ reading
 

@@ -75,7 +75,9 @@ class Log(Protocol):
     def synced(self) -> int: ...
 
     def start(self, on_marks: OnMarks, on_failure: OnFailure) -> None:
-        """Begin to accept appends. Both callbacks come from the log's own thread; a failure is final."""
+        """Begin to accept appends. Both callbacks come from the log's own thread; a failure is final, and comes from
+        the owner's where an append waited for the disk.
+        """
         ...
 
     def replay(self) -> Iterator[tuple[int, Message | Unknown]]:

@@ -118,7 +118,8 @@ class Upkeep:
             except InstallRefused:
                 await asyncio.to_thread(take_back, disk, directory, manifest, entries)
                 raise
-            # Nothing was awaited since it was confirmed: whatever is decided later comes behind the swap.
+            # Nothing was awaited since it was confirmed, so it holds for all that was decided. A group that the owner
+            # commits itself may come before the swap: on disk that is a log in which the swap has not been yet.
             names = await self._swap(manifest, offer.proposal, entries)
             with suppress(OSError):  # it is installed, whatever becomes of the paper
                 await asyncio.to_thread(remove_offer, disk, directory, offer_id)

@@ -89,8 +89,9 @@ class WireDoor:
         self._stop_waiting()
 
     def _stop_waiting(self) -> None:
-        if self._waiter is not None and self.is_waiting:
+        if self._waiter is not None:
             self._waiter.cancel()
+        if self.is_waiting:
             self.is_waiting = False
             for connection in list(self.connections):
                 connection.stop_waiting()
