@@ -21,7 +21,7 @@ CHANNEL, KEPT, GROUP = "stream", "kept", "readers"
 BATCH, CONTENT_BYTES = 500, 100
 PUBLISHERS = 2
 RETAINED_BYTES = 64 << 20
-AHEAD = RETAINED_BYTES // (3 * BATCH * CONTENT_BYTES)  # batches that may wait for the consumer: retention would take more
+AHEAD = RETAINED_BYTES // (3 * BATCH * CONTENT_BYTES)  # batches that may wait for the consumer
 
 
 def batch_named(name: bytes) -> pb.Batch:
@@ -140,7 +140,7 @@ class Soak:
                         if self.batches_per_second:
                             due = max(due + 1 / self.batches_per_second, time.monotonic() - 0.5)
                             self._is_over.wait(max(0.0, due - time.monotonic()))
-                        elif self.published - self.consumed > AHEAD:
+                        if self.published - self.consumed > AHEAD:
                             self._is_over.wait(0.001)
                             continue
                         name = b"%d-%d" % (number, next(numbers))
