@@ -14,7 +14,7 @@ from wal.errors import WalError
 
 IDLE_SECONDS = 10.0  # until the next look after one that found nothing
 BUSY_SECONDS = 1.0  # after one that did, at least
-PAUSES = (9, 4, 2, 1, 0.5, 0.25)  # after the first round that found something, the second, … : so many times what it took
+PAUSES = (9, 4, 2, 1, 0.5, 0.25)  # after the first round that found something, the second, …: times what it took
 
 
 class Cleaner:

@@ -332,10 +332,10 @@ class Asked(MemoryLog):
 
 
 def test_cleaning_takes_larger_parts_while_it_finds_more_and_small_ones_again_afterwards() -> None:
-    log = Asked(rounds=6)
+    log = Asked(rounds=8)
     hand = HandBroker(log, limits=Limits(clean_bytes=1_000))
-    for _ in range(30):
+    for _ in range(32):
         hand.tick(1000)
-    assert log.asked[:7] == [1_000, 2_000, 4_000, 8_000, 8_000, 8_000, 8_000]
-    assert log.asked[7:], "it goes on looking"
-    assert set(log.asked[7:]) == {1_000}
+    assert log.asked[:9] == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 32_000, 32_000, 32_000]
+    assert log.asked[9:], "it goes on looking"
+    assert set(log.asked[9:]) == {1_000}
