@@ -22,7 +22,7 @@ from wal.disk import DirectDisk
 from wal.pb.wal_pb2 import ChannelSettings
 from wal.proposal import CLAIM_US, claimed
 from wal.segment import SegmentFile
-from wal.spark.compact import intact, job, staging
+from wal.spark.compact import intact, job, selection, staging
 from wal.spark.compact.staging import stage
 from wal.spark.export.job import lost, pending
 from wal.spark.read.listing import Segment, visible
@@ -50,6 +50,27 @@ def test_no_proposal_replaces_more_keys_than_a_broker_takes(
     for offer in offers:
         broker.install(offer.id)
     assert list(everything(broker, "prices")) == list(range(400, 800))
+
+
+def test_a_segment_that_replaces_more_keys_than_a_broker_takes_is_compacted_bit_by_bit(
+    broker: FileBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create("prices", LATEST)
+    for _ in range(2):
+        for at in range(0, 400, 10):
+            broker.put("prices", *((f"k{key}", "x" * 300) for key in range(at, at + 10)))
+    broker.settle_history()
+    monkeypatch.setattr(mq.judge, "MOST_KEYS", 45)
+    monkeypatch.setattr(job, "MOST_REPLACED", 30)
+    monkeypatch.setattr(selection, "MOST_REPLACED", 30)
+    kept = [800]
+    while offers := propose(broker.directory, broker.clock.us):  # until what is left is not worth it
+        for offer in offers:
+            broker.install(offer.id)
+        kept.append(len(everything(broker, "prices")))
+        assert kept[-1] < kept[-2]
+    assert len(kept) > 2
+    assert set(everything(broker, "prices")) >= set(range(400, 800))
 
 
 def test_a_segment_that_left_the_log_is_left_alone_and_no_message_goes_for_one_that_may_be_in_it(

@@ -23,14 +23,13 @@ from wal.record import DAMAGED
 from wal.spark.compact.hands import Hands
 from wal.spark.compact.intact import NotClear
 from wal.spark.compact.latest import LastKeys, joined, latest_of
-from wal.spark.compact.selection import Key, Latest, Rules, Selection, dropped_in, frame_bytes
+from wal.spark.compact.selection import MOST_REPLACED, Key, Latest, Rules, Selection, dropped_in, frame_bytes
 from wal.spark.compact.skim import skim
 from wal.spark.read.listing import Segment, SegmentGone, visible
 from wal.spark.read.scan import read
 
 LOCK = "compacting"  # in staging/: one compaction of a log at a time
 WORTH = 0.1  # of a segment's bytes must go, or it is left alone
-MOST_REPLACED = 4_000_000  # messages that a proposal drops for later ones' sake: a broker remembers 5 million keys
 KEYS_BYTES = 64 << 20  # of log that one task combines the keys of
 _DAMAGED, _GONE = -1, -2  # in place of a bucket's number: what a worker met
 _OURS = re.compile(r"[0-9a-f]{16}[-.].*")

@@ -19,6 +19,8 @@ from wal.record import PUBLISHED, Published, Unknown, decode, head_of, published
 from wal.spark.read.decode import keyed
 
 HEAD_BYTES = 512  # in which most batches begin
+MOST_REPLACED = 4_000_000  # messages that a proposal drops for later ones' sake: a broker remembers 5 million keys
+
 Key = tuple[int, int]  # channel id and partition
 Offsets = NDArray[np.int64]
 
@@ -65,7 +67,8 @@ class Selection:
     """Says of each frame what of it stays. One for each stretch of the log that is rewritten as a whole.
 
     `floors` tells where that stretch begins in each partition; where it does not, it begins with what is met first. A
-    tombstone goes if nothing of its key lies before the stretch: that would be back.
+    tombstone goes if nothing of its key lies before the stretch: that would be back. When so much went for later
+    messages' sake that a broker could remember no more, the rest stays, for the next compaction.
     """
 
     def __init__(self, rules: Rules, latest: Mapping[Key, Latest], floors: Mapping[Key, int] | None = None) -> None:
@@ -73,6 +76,7 @@ class Selection:
         self._latest = latest
         self.floors: dict[Key, int] = dict(floors or {})
         self._tombstones: dict[Key, Offsets] = {}
+        self._replaced = 0  # messages that went for later ones' sake
 
     def cut(self, frame: Frame) -> Cut:
         try:
@@ -90,7 +94,7 @@ class Selection:
     def _cut_published(self, frame: Frame, record: Published) -> Cut:
         key = (record.channel_id, record.partition)
         latest = self._latest.get(key)
-        if latest is None:
+        if latest is None or self._replaced >= MOST_REPLACED:
             return Cut(frame.payload, {})
         offsets = offsets_of(record)
         stays = _within(latest.offsets, offsets)
@@ -108,6 +112,7 @@ class Selection:
         gone = int(len(stays) - stays.sum())
         if not gone:
             return Cut(frame.payload, {})
+        self._replaced += gone
         return Cut(shortened(record, batch, offsets, ends, stays) if stays.any() else None, {key: gone})
 
     def _droppable(self, key: Key, latest: Latest, offset: int) -> Offsets:
