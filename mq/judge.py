@@ -74,6 +74,15 @@ class Judge:
         self.relied: dict[Key, int] = {}  # groups must be past this offset, or what went would be missing
         self.replaced: set[Key] = set()  # where something went that a later message replaced
 
+    @property
+    def findings(self) -> tuple[dict[Key, int], set[Key]]:
+        """What `confirm` goes by."""
+        return self.relied, self.replaced
+
+    @findings.setter
+    def findings(self, found: tuple[dict[Key, int], set[Key]]) -> None:
+        self.relied, self.replaced = found
+
     # ---------------------------------------------------------------- what goes or changes
 
     def approves(self, sequence: int, before: Message | Unknown, after: Message | Unknown | None) -> bool:

@@ -25,7 +25,7 @@ LAYERS = [
     {"wal.clean", "wal.backup"},
     {"wal.log", "wal.restore"},
     {"wal.memory", "wal.writer"},
-    {"wal.recovery", "wal.upkeep", "wal.drive"},
+    {"wal.recovery", "wal.apart", "wal.upkeep", "wal.drive"},
     {"wal.filelog"},
     {"wal.repair"},
     {"wal.spark.java", "wal.spark.progress"},

@@ -12,7 +12,7 @@ import itertools
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError, Message
 
@@ -43,8 +43,11 @@ class Installed:
 class Judge(Protocol):
     """Somebody who knows the present state, and also needs to see what stays. Called in another thread, in log order.
 
-    Any of these may raise InstallRefused, with the reason.
+    Any of these may raise InstallRefused, with the reason. It may be asked in another process: then it travels there,
+    and only its findings come back.
     """
+
+    findings: Any  # what is to be confirmed in the end
 
     def approves(self, sequence: int, before: Message | Unknown, after: Message | Unknown | None) -> bool:
         """May this record go, or become that one?"""

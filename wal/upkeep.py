@@ -1,6 +1,7 @@
 """The upkeep of a log's finished segments while it is written: installs, cleaning, scrubbing, backups.
 
-The reading and copying happens in other threads; only the swap of the manifest is the writer's, between two groups.
+The reading and copying happens in other threads, the check of a large proposal in another process; only the swap of the
+manifest is the writer's, between two groups.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from typing import Any, TypeVar
 
 from loguru import logger
 
+from wal.apart import examine_apart
 from wal.backup import Backup, Moment, back_up
 from wal.clean import Cleaner, Keep
 from wal.clock import Clock
-from wal.disk import Disk
+from wal.disk import DirectDisk, Disk
 from wal.errors import BackupRefused, InstallRefused, LogClosed, LogFailed, WalError
 from wal.frame import Frame
-from wal.install import Approve, Engage, Installed, check, examine, place, take_back
+from wal.install import Approve, Engage, Installed, Judge, check, examine, place, take_back
 from wal.manifest import Manifest, SegmentEntry
-from wal.proposal import Proposal, claimed, read_offer, remove_offer
+from wal.proposal import Offer, Proposal, claimed, read_offer, remove_offer
 from wal.segment import Gap, SegmentFile
 from wal.space import Space
 from wal.verify import Damage, Progress, verify_segment
@@ -33,6 +35,7 @@ from wal.writer import Writer
 T = TypeVar("T")
 
 RUN_SECONDS = 0.004  # of checking at a time
+APART_BYTES = 16 << 20  # of inputs: less is checked sooner than a process is begun
 
 
 class Upkeep:
@@ -110,8 +113,7 @@ class Upkeep:
             offer = await asyncio.to_thread(read_offer, disk, directory, offer_id)
             before = self._bytes_of(offer.inputs)
             judge = await engage()
-            breath = Breath(closing)
-            entries = await asyncio.to_thread(examine, disk, directory, manifest, offer, judge, breath)
+            entries = await asyncio.to_thread(self._examine, manifest, offer, judge, before, closing)
             await asyncio.to_thread(place, disk, directory, manifest, offer.proposal, entries)
             try:
                 confirm()
@@ -124,6 +126,17 @@ class Upkeep:
             with suppress(OSError):  # it is installed, whatever becomes of the paper
                 await asyncio.to_thread(remove_offer, disk, directory, offer_id)
             return Installed(tuple(names), offer, before, self._bytes_of(names))
+
+    def _examine(
+        self, manifest: Manifest, offer: Offer, judge: Judge, size: int, closing: threading.Event
+    ) -> list[SegmentEntry]:
+        """What is large, and on a disk that others can read, by a process of its own."""
+        if size >= APART_BYTES and isinstance(self._disk, DirectDisk):
+            try:
+                return examine_apart(self._directory, manifest, offer, judge, closing)
+            except OSError as error:
+                logger.warning("no process can be had to check proposal {}: {}", offer.id, error)
+        return examine(self._disk, self._directory, manifest, offer, judge, Breath(closing))
 
     async def _swap(self, manifest: Manifest, proposal: Proposal, entries: Sequence[SegmentEntry]) -> list[str]:
         """Have the writer swap the manifest: it is queued before this first waits."""
