@@ -1,7 +1,7 @@
 """Has the log install what a compaction proposes, if the state allows all of it. Runs on the loop.
 
-The long part, reading and comparing, happens in another thread, by rules taken at one durable moment. The state goes
-on meanwhile; so at the very end, in the turn in which the swap is queued, it is asked once more.
+The long part, reading and comparing, happens in another thread or process, by rules taken at one durable moment. The
+state goes on meanwhile; so at the very end, in the turn in which the swap is queued, it is asked once more.
 """
 
 from __future__ import annotations

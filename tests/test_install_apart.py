@@ -18,10 +18,12 @@ from process import wait_until
 from proposer import propose
 from test_install_offer import everything, fill, latest
 
+import mq.installer
 import wal.apart
 import wal.upkeep
 from mq.command import CreateGroup, Start
 from mq.errors import ProposalRefused, Unavailable
+from mq.rules import Rules
 from wal.install import Judge
 
 __all__ = ["all_stopped"]
@@ -65,6 +67,33 @@ def test_a_group_that_begins_while_it_is_checked_is_seen_at_the_swap(
         broker.install(offer.id)
 
 
+def test_a_state_larger_than_a_pipe_gets_there(broker: FileBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    (offer,) = propose(broker.directory, broker.clock.us)
+    rules = mq.installer.Rules
+
+    def large(*args: Any) -> Rules:
+        made = rules(*args)
+        made.names |= dict.fromkeys(range(1000, 21000), "x" * 100)
+        return made
+
+    monkeypatch.setattr(mq.installer, "Rules", large)
+    assert broker.install(offer.id).dropped_messages > 0
+
+
+def test_it_says_nothing_by_itself_and_needs_no_permission(
+    broker: FileBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A unit of systemd may forbid to change priorities."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n\ndef nice(by):\n    raise PermissionError('planted')\n\nos.nice = nice\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (offer,) = propose(broker.directory, broker.clock.us)
+    capfd.readouterr()
+    assert broker.install(offer.id).dropped_messages > 0
+    assert "Warning" not in capfd.readouterr().err
+
+
 def test_what_the_other_process_refuses_is_refused(broker: FileBroker) -> None:
     (offer,) = propose(broker.directory, broker.clock.us)
     staged = next((broker.directory / "staging").glob("*.staged"))
@@ -93,8 +122,9 @@ def test_a_process_that_dies_leaves_everything_as_it_was(broker: FileBroker, mon
 
     examine_apart = wal.apart.examine_apart
     monkeypatch.setattr(wal.upkeep, "examine_apart", dying)
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable) as refused:
         broker.install(offer.id)
+    assert "ended with -9" in str(refused.value.__cause__)
     assert everything(broker.again(), "prices") == before
 
 

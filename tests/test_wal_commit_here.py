@@ -1,7 +1,6 @@
 """A group that the owner makes durable itself, in its own thread: when it may, and what holds then as ever."""
 
 import errno
-import itertools
 import os
 import threading
 from random import Random
@@ -10,6 +9,7 @@ import pytest
 from dictdisk import DictDisk
 from handbroker import HandClock
 from modeldisk import ModelDisk
+from process import wait_until
 from waiting import DEADLINE_SECONDS, Marks
 from walsample import published
 
@@ -89,12 +89,14 @@ def _settled(log):
 
 
 def test_a_small_group_is_durable_at_the_return_and_nobody_is_called(log, disk, marks):
-    for base in itertools.count(1):
+    for base in range(1, 1_000):
         marks.seen.clear()
         last = log.append([published(base)], patience=PATIENCE)
         if log.synced == last and disk.syncing[-1] == threading.get_ident():
             break  # else its thread was just looking after the disk
         marks.wait_synced(last)
+    else:
+        pytest.fail("it never did")
     assert (log.written, log.synced) == (last, last)
     assert marks.seen == []
 
@@ -191,6 +193,32 @@ def test_a_sync_that_fails_here_is_final_and_told(log, disk, marks):
         log.append([published(2)], patience=PATIENCE)
     log.rest()  # and no watermark tells of what is not known to be durable
     assert marks.seen == []
+
+
+def test_nobody_gets_the_baton_before_the_failure_is_known(log, disk, monkeypatch):
+    """Else the thread would sync once more, and the kernel would say that all is well."""
+    drive, seen = log._drive, []
+
+    class Watched:
+        def __init__(self, lock):
+            self._lock = lock
+            self.acquire = lock.acquire
+
+        def release(self):
+            seen.append(drive.failure)
+            self._lock.release()
+
+        def __enter__(self):
+            self._lock.acquire()
+
+        def __exit__(self, *_):
+            self.release()
+
+    monkeypatch.setattr(drive, "_baton", Watched(drive._baton))
+    disk.sync_error = OSError(errno.EIO, "planted")
+    log.append([published(1)], patience=PATIENCE)
+    wait_until(lambda: drive.failure is not None)
+    assert seen[-1] is not None
 
 
 def test_what_does_not_fit_on_the_disk_waits_for_space_in_the_thread(log, disk, marks):

@@ -2,7 +2,7 @@
 
 Reading and judging gigabytes of small messages is minutes of computing, and a thread that computes takes the
 interpreter from the owner whenever it can. Another process takes only a processor, and gives way there. What it is
-told and what it finds travels through its pipes; it writes nothing.
+told comes in a file, what it finds leaves by a pipe; it changes nothing.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from wal.disk import DirectDisk
 from wal.errors import InstallRefused, LogClosed, WalError
 from wal.install import Judge, examine
 from wal.manifest import Manifest, SegmentEntry
-from wal.proposal import Offer
+from wal.proposal import STAGING, Offer
 
 NICE = 10
 LOOK_SECONDS = 0.1  # how soon it ends when the log is closed
@@ -32,23 +35,26 @@ def examine_apart(
     Raises InstallRefused; LogClosed; WalError where it can't be done, or not to the end; OSError where there can be no
     other process.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "wal.apart"],  # it imports what this process would, and nothing that lies about
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path)},
-        start_new_session=True,  # signals of a terminal are the broker's business
-    )
-    told: bytes | None = pickle.dumps((directory, manifest, offer, judge))
+    if not sys.executable:
+        raise OSError("nobody knows where Python is")
+    # Not by a pipe, which a large state would fill; and beside the log, because there may be no other place to write.
+    with tempfile.TemporaryFile(dir=os.path.join(directory, STAGING)) as told:
+        pickle.dump((directory, manifest, offer, judge), told)
+        told.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", "from wal.apart import main; main()"],
+            stdin=told,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path)},
+            start_new_session=True,  # signals of a terminal are the broker's business
+        )
+    answer: bytes | None = None
     try:
-        while True:
+        while answer is None:
             if closing.is_set():
                 raise LogClosed("the log is closing")
-            try:
-                answer, _ = process.communicate(told, LOOK_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
-                told = None  # it has that, or will
+            with suppress(subprocess.TimeoutExpired):
+                answer, _ = process.communicate(timeout=LOOK_SECONDS)
     finally:
         if process.poll() is None:
             process.kill()
@@ -65,8 +71,14 @@ def examine_apart(
 
 def answer_to(directory: str, manifest: Manifest, offer: Offer, judge: Judge) -> tuple[type[WalError] | None, Any]:
     """What was found; or of which kind the refusal is, and its text."""
+    parent = os.getppid()
+
+    def breathe() -> None:
+        if os.getppid() != parent:
+            raise LogClosed("nobody wants to know any more")
+
     try:
-        entries = examine(DirectDisk(), directory, manifest, offer, judge, lambda: None)
+        entries = examine(DirectDisk(), directory, manifest, offer, judge, breathe)
     except InstallRefused as error:
         return InstallRefused, str(error)
     except (WalError, OSError) as error:
@@ -75,10 +87,9 @@ def answer_to(directory: str, manifest: Manifest, offer: Offer, judge: Judge) ->
 
 
 def main() -> None:
-    os.nice(NICE)
+    with suppress(OSError):  # where that is not allowed, it is as important as the broker
+        os.nice(NICE)
+    with suppress(OSError):  # and if memory ends, it is not the broker who goes
+        Path("/proc/self/oom_score_adj").write_text("0")
     told = pickle.load(sys.stdin.buffer)  # noqa: S301 - of our parent
     sys.stdout.buffer.write(pickle.dumps(answer_to(*told)))
-
-
-if __name__ == "__main__":
-    main()

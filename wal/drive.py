@@ -58,21 +58,21 @@ class Drive:
         if not self._baton.acquire(blocking=False):
             return False
         try:
-            return not self._is_over and self._writer.commit(group)
+            return self._may_write and self._writer.commit(group)
         except BaseException as error:
-            failure = error
+            self.failure = error  # before anybody else has the baton: a second sync would succeed, and prove nothing
         finally:
             self._baton.release()
-        self._fail(failure)  # without the baton: whoever hears of it may close the log
-        if not isinstance(failure, Exception):  # not the disk's: an interrupt
-            raise failure
+        self._on_failure(self.failure)  # without the baton: whoever hears of it may close the log
+        if not isinstance(self.failure, Exception):  # not the disk's: an interrupt
+            raise self.failure
         return True
 
     def rest(self) -> None:
         """Do what a commit left over."""
         if self._writer.has_news and self._baton.acquire(blocking=False):
             try:
-                if self.failure is None and not self._is_over:
+                if self._may_write:
                     self._writer.mark_at_once()
             finally:
                 self._baton.release()
@@ -116,6 +116,11 @@ class Drive:
                 else:
                     self._writer.abandon()
 
+    @property
+    def _may_write(self) -> bool:
+        """Asked by whoever has the baton."""
+        return self.failure is None and not self._is_over
+
     # ------------------------------------------------------------ in the writer's
 
     def _run(self) -> None:
@@ -133,11 +138,7 @@ class Drive:
             item = self._queue.get(timeout=LINGER_SECONDS if self._writer.has_unsynced else TEND_SECONDS)
         except queue.Empty:
             with self._baton:
-                if self.failure is not None:  # met by the owner
-                    return False
-                self._writer.rest()
-                self._writer.tend(is_idle=True)
-            return True
+                return self._try(self._tend)
         try:
             while item is not None:
                 items.append(item)
@@ -148,16 +149,30 @@ class Drive:
         except queue.Empty:
             pass
         with self._baton:
-            if self.failure is not None:
-                return False
-            self._writer.process(items)
-            is_idle = self._queue.empty()
-            self._writer.settle(is_idle=is_idle)
-            self._done += sum(not isinstance(each, Task) for each in items)
-            if item is None:
-                return False
+            return self._try(lambda: self._do(items, is_last=item is None)) and item is not None
+
+    def _do(self, items: list[Item], *, is_last: bool) -> None:
+        self._writer.process(items)
+        is_idle = self._queue.empty()
+        self._writer.settle(is_idle=is_idle)
+        self._done += sum(not isinstance(each, Task) for each in items)
+        if not is_last:
             self._writer.tend(is_idle=is_idle)
-        return True
+
+    def _tend(self) -> None:
+        self._writer.rest()
+        self._writer.tend(is_idle=True)
+
+    def _try(self, act: Callable[[], None]) -> bool:
+        """Whether the writer may, and does; where it fails, the owner is not to have it after that."""
+        if self._may_write:
+            try:
+                act()
+                return True
+            except BaseException as error:
+                self.failure = error
+                raise
+        return False
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error

@@ -40,6 +40,7 @@ SMALL_BYTES = 64 << 10  # a group below this writes zeros ahead of itself
 AHEAD_BYTES = 256 << 10
 SLOW_SYNC_SECONDS = 1.0
 LATE_SECONDS = 0.002  # who pulls waits for the sync, also where who published does not
+LATEST_SECONDS = 0.1  # however long a sync took
 FORGETTING = 0.95  # of a slow sync, with each that follows
 SYNC_SHARE = 4  # of such syncs: one in so much of the time that they take, or a stream of publishes would wait for them
 TEND_SECONDS = 0.25
@@ -110,6 +111,7 @@ class Writer:
         self.synced_bytes = 0  # since the start
         self.sync_count = 0
         self.sync_seconds = 0.0
+        self._last_sync_seconds = 0.0
         self._slowest_seconds = 0.0  # of the syncs of late, the older ones half forgotten
         self.on_marks: OnMarks = lambda written, synced: None
         self.held: set[str] = set()  # segments that a backup still has to take: they stay, also when retired
@@ -210,7 +212,7 @@ class Writer:
     def _is_late(self) -> bool:
         if self.written == self.synced:
             return False
-        late = max(LATE_SECONDS, SYNC_SHARE * self._slowest_seconds)
+        late = max(LATE_SECONDS, min(LATEST_SECONDS, SYNC_SHARE * self._last_sync_seconds))
         return self._clock.monotonic() - self._unsynced_since >= late
 
     def rest(self) -> None:
@@ -308,6 +310,7 @@ class Writer:
         seconds = self._clock.monotonic() - started
         self.sync_count += 1
         self.sync_seconds += seconds
+        self._last_sync_seconds = seconds
         self._slowest_seconds = max(seconds, FORGETTING * self._slowest_seconds)
         if seconds > SLOW_SYNC_SECONDS:
             logger.warning("a sync of the log took {:.1f} s; the disk is slow or overloaded", seconds)

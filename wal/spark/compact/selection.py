@@ -67,15 +67,24 @@ class Selection:
     """Says of each frame what of it stays. One for each stretch of the log that is rewritten as a whole.
 
     `floors` tells where that stretch begins in each partition; where it does not, it begins with what is met first. A
-    tombstone goes if nothing of its key lies before the stretch: that would be back. When so much went for later
-    messages' sake that a broker could remember no more, the rest stays, for the next compaction.
+    tombstone goes if nothing of its key lies before the stretch: that would be back. `is_alone`: the stretch is one
+    segment, so that nobody else can take less of it. When so much went for later messages' sake that a broker could
+    remember no more, the rest stays, for the next compaction.
     """
 
-    def __init__(self, rules: Rules, latest: Mapping[Key, Latest], floors: Mapping[Key, int] | None = None) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        latest: Mapping[Key, Latest],
+        floors: Mapping[Key, int] | None = None,
+        *,
+        is_alone: bool = True,
+    ) -> None:
         self._rules = rules
         self._latest = latest
         self.floors: dict[Key, int] = dict(floors or {})
         self._tombstones: dict[Key, Offsets] = {}
+        self._is_alone = is_alone
         self._replaced = 0  # messages that went for later ones' sake
 
     def cut(self, frame: Frame) -> Cut:
@@ -94,7 +103,7 @@ class Selection:
     def _cut_published(self, frame: Frame, record: Published) -> Cut:
         key = (record.channel_id, record.partition)
         latest = self._latest.get(key)
-        if latest is None or self._replaced >= MOST_REPLACED:
+        if latest is None or (self._is_alone and self._replaced >= MOST_REPLACED):
             return Cut(frame.payload, {})
         offsets = offsets_of(record)
         stays = _within(latest.offsets, offsets)

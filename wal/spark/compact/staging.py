@@ -67,6 +67,7 @@ class Part:
     segments: tuple[Segment, ...]
     offer_id: str
     floors: dict[Key, int]  # where the whole run of neighbours begins in each partition
+    is_alone: bool  # of the run there is nothing else
 
 
 Written = tuple[Part, Staged]
@@ -94,7 +95,7 @@ def stage(
     target = max((entry.size for entry in manifest.segments if entry.is_sealed), default=0)
     runs = _claimed(disk, root, manifest, {uuid4().hex[:16]: run for run in planned.runs}, now_us)
     parts = [
-        Part(segments, offer_id, planned.floors(run))
+        Part(segments, offer_id, planned.floors(run), len(run) == 1)
         for offer_id, run in runs.items()
         for segments in _fitting(run, kept, target)
     ]
@@ -226,7 +227,7 @@ def rewrite(rules: Rules, latest: Mapping[Key, Latest], manifest: Manifest, part
 
     Every byte is read and checked: what becomes of a damaged segment is for a repair to say.
     """
-    selection = Selection(rules, latest, part.floors)
+    selection = Selection(rules, latest, part.floors, is_alone=part.is_alone)
     first = part.segments[0]
     header = SegmentHeader(manifest.log_uuid, first.first_sequence, first.generation + 1, os.urandom(8))
     disk = _EagerDisk()
