@@ -72,6 +72,28 @@ def test_a_segment_that_replaces_more_keys_than_a_broker_takes_is_compacted_bit_
     assert list(everything(broker, "prices")) == list(range(400, 800))
 
 
+def test_files_of_one_run_agree_on_what_a_tombstone_ends(broker: FileBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much is replaced as one proposal may: if one file kept what another has no tombstone for, it would be back."""
+    broker.create("prices", LATEST)
+
+    def put(letter: str, count: int, content: str) -> None:
+        for at in range(0, count, 10):
+            broker.put("prices", *((f"{letter}{key}", content) for key in range(at, min(count, at + 10))))
+
+    for letter, count, size in (("a", 60, 80), ("a", 60, 80), ("s", 30, 300), ("a", 60, 0), ("b", 60, 80)):
+        put(letter, count, "x" * size)
+    for letter, count, size in (("u", 60, 300), ("b", 60, 0), ("v", 60, 300), ("u", 20, 300), ("z", 2, 300)):
+        put(letter, count, "x" * size)
+    broker.clock.pass_ms(600_000)
+    broker.settle_history()
+    monkeypatch.setattr(job, "MOST_REPLACED", 200)
+    monkeypatch.setattr(selection, "MOST_REPLACED", 200)
+    offers = propose(broker.directory, broker.clock.us)
+    assert any(len(offer.outputs) > 1 for offer in offers)
+    for offer in offers:
+        broker.install(offer.id)
+
+
 def test_a_segment_that_left_the_log_is_left_alone_and_no_message_goes_for_one_that_may_be_in_it(
     broker: FileBroker,
 ) -> None:
