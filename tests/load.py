@@ -8,6 +8,7 @@ leaves now and then. Both members are driven by one thread, so what is noted is 
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -77,9 +78,13 @@ class Load:
         wait_until(lambda: bool(self.crashes) or (self.answered >= answered and self.handled >= handled))
 
     def drain(self) -> None:
-        """Publish no more, and wait until everything that is stored is done by both groups."""
+        """Publish no more, and wait until both groups are done with everything, as long as it becomes less."""
         self.is_publishing.clear()
-        wait_until(lambda: bool(self.crashes) or self._is_drained(), 2 * DEADLINE)
+        left = sys.maxsize
+        while left and not self.crashes:
+            before = left
+            wait_until(lambda before=before: bool(self.crashes) or self._left() < before, 2 * DEADLINE)
+            left = self._left()
 
     def stop(self) -> None:
         self.is_over.set()
@@ -237,18 +242,17 @@ class Load:
 
     # ------------------------------------------------------------ what is there in the end
 
-    def _is_drained(self) -> bool:
+    def _left(self) -> int:
+        """Delayed messages that are not due, and messages that a group is not done with."""
         try:
             describe = pb.DescribeChannelRequest(channel=CHANNEL)
-            if pb.ChannelInfo.FromString(self.ask("AdminService/DescribeChannel", describe)).scheduled:
-                return False
-            for group in (SHARED, ORDERED):
+            left = 3 * pb.ChannelInfo.FromString(self.ask("AdminService/DescribeChannel", describe)).scheduled
+            for group in (SHARED, ORDERED):  # each gets one more to do when a delayed one is out
                 request = pb.DescribeGroupRequest(channel=CHANNEL, group=group)
-                if pb.GroupInfo.FromString(self.ask("AdminService/DescribeGroup", request)).lag:
-                    return False
+                left += pb.GroupInfo.FromString(self.ask("AdminService/DescribeGroup", request)).lag
         except Unavailable:
-            return False
-        return True
+            return sys.maxsize
+        return left
 
     def _read_everything(self) -> None:
         """What a reader without a group finds, and which offsets there are."""
