@@ -7,6 +7,7 @@ leaves now and then. Both members are driven by one thread, so what is noted is 
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 import threading
@@ -191,13 +192,19 @@ class Load:
             where = None if place is None else (place[0], place[1] + at)
             self.history.published(content, outcome, where, is_idempotent=is_idempotent)
 
-    def _consume(self, group: str, members: list[str], rng: random.Random) -> None:
-        while (transport := self._connect()) is not None:
+    def _consume(self, group: str, names: list[str], rng: random.Random) -> None:
+        members: list[str] = []
+        for number in itertools.count():
+            transport = self._connect()
+            if transport is None:
+                return
             try:
                 if group == ORDERED:
-                    # An answer may have been lost. What was in it comes back in its place only to members that left.
+                    # An answer may have been lost, or a pull may still be on its way. What they hold comes back in its
+                    # place only if they are somebody else's: of members that left, whose names are not used again.
                     for member in members:
                         self._leave(transport, group, member)
+                members = [f"{name}.{number}" if group == ORDERED else name for name in names]
                 while not self.is_over.is_set():
                     for member in members:
                         self._turn(transport, group, member, rng)
