@@ -15,6 +15,7 @@ from walsample import published
 
 from wal import FileLog, LogFailed, Options
 from wal.disk import DirectDisk
+from wal.record import Carried, Published
 from wal.writer import SMALL_BYTES
 
 OPTIONS = Options(segment_bytes=1 << 20, snapshot_bytes=4096, soft_free_bytes=0)
@@ -133,6 +134,16 @@ def test_a_disk_that_was_slow_once_is_not_waited_for_until_that_is_forgotten():
     assert not any(is_done_here(base) for base in range(3, 50))
     assert any(is_done_here(base) for base in range(50, 200))
     log.close()
+
+
+def test_a_group_of_more_pieces_than_one_call_takes_is_done_here(log, marks):
+    pieces = [b"\x0a\x01\x0a"] * 5_000
+    record = Published(channel_id=1, base_offset=1, count=len(pieces))
+    last = log.append([Carried(record, pieces)], patience=PATIENCE)
+    if log.synced < last:
+        marks.wait_synced(last)
+    assert not marks.failures
+    assert [found.count for _, found in log.replay()] == [1, len(pieces)]
 
 
 def test_a_large_group_is_left_to_the_thread(log, disk, marks):

@@ -171,7 +171,7 @@ class Writer:
         if self.has_unsynced or group.bytes >= self._bytes_per_sync:
             return False
         self._encode(group)
-        if not self._write_at_once(self._live.fd, self._buffers, self._live.position):
+        if not self._write_at_once(self._live.fd, self._joined(), self._live.position):
             self._forget_encoded()
             self._wants_sync = False
             return False
@@ -249,10 +249,14 @@ class Writer:
         if not self._buffers:
             return
         live = self._live
-        buffers = self._buffers if len(self._buffers) <= JOIN_ABOVE else [b"".join(self._buffers)]
+        buffers = self._joined()
         if not self._write_at_once(live.fd, buffers, live.position):
             self._patiently(lambda: self._write_or_cut(live.fd, buffers, live.position))
         self._note_written(self._encoded if last_sequence is None else last_sequence)
+
+    def _joined(self) -> list[bytes]:
+        """What is encoded, in no more pieces than are worth it, and than one call takes."""
+        return self._buffers if len(self._buffers) <= JOIN_ABOVE else [b"".join(self._buffers)]
 
     def _note_written(self, last_sequence: int) -> None:
         live = self._live
