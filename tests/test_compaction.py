@@ -35,14 +35,19 @@ def broker(tmp_path: Path) -> FileBroker:
     return FileBroker(tmp_path / "log")
 
 
-def test_no_proposal_replaces_more_keys_than_a_broker_takes(
-    broker: FileBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def publish_each_key_twice(broker: FileBroker) -> None:
+    """Of 800 messages the first 400 are replaced."""
     broker.create("prices", LATEST)
     for _ in range(2):
         for at in range(0, 400, 10):
             broker.put("prices", *((f"k{key}", "x" * 300) for key in range(at, at + 10)))
     broker.settle_history()
+
+
+def test_no_proposal_replaces_more_keys_than_a_broker_takes(
+    broker: FileBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_each_key_twice(broker)
     monkeypatch.setattr(mq.judge, "MOST_KEYS", 250)
     monkeypatch.setattr(job, "MOST_REPLACED", 200)
     offers = propose(broker.directory, broker.clock.us)
@@ -55,11 +60,7 @@ def test_no_proposal_replaces_more_keys_than_a_broker_takes(
 def test_a_segment_that_replaces_more_keys_than_a_broker_takes_is_compacted_bit_by_bit(
     broker: FileBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.create("prices", LATEST)
-    for _ in range(2):
-        for at in range(0, 400, 10):
-            broker.put("prices", *((f"k{key}", "x" * 300) for key in range(at, at + 10)))
-    broker.settle_history()
+    publish_each_key_twice(broker)
     monkeypatch.setattr(mq.judge, "MOST_KEYS", 45)
     monkeypatch.setattr(job, "MOST_REPLACED", 30)
     monkeypatch.setattr(selection, "MOST_REPLACED", 30)

@@ -42,7 +42,7 @@ SLOW_SYNC_SECONDS = 1.0
 LATE_SECONDS = 0.002  # who pulls waits for the sync, also where who published does not
 LATEST_SECONDS = 0.1  # however long a sync took
 FORGETTING = 0.95  # of a slow sync, with each that follows
-SYNC_SHARE = 4  # of such syncs: one in so much of the time that they take, or a stream of publishes would wait for them
+SYNC_SHARE = 4  # at most one such sync in so many times what the last took: publishes wait for them
 TEND_SECONDS = 0.25
 
 T = TypeVar("T")
