@@ -152,11 +152,15 @@ class Broker:
         return records
 
     async def drain(self) -> None:
-        """Take no more commands (they get Unavailable), answer waiting pulls empty, wait for what is in flight."""
+        """Take no more commands (they get Unavailable), answer waiting pulls empty, wait for what is in flight.
+
+        A proposal that is being examined is given up: that may take minutes, and has changed nothing yet.
+        """
         if self.owner.refusal is None:
             self.owner.refusal = Unavailable("the broker is shutting down")
             self._on_health(False)
         self._agenda.stop()
+        self.log.end_examining()
         self._pulls.end_all()
         while self.owner.tasks:
             await asyncio.wait(list(self.owner.tasks))

@@ -16,7 +16,7 @@ from mq.judge import Judge
 from mq.owner import Owner
 from mq.reply import InstallReply, Reply
 from mq.rules import Rules
-from wal.errors import InstallRefused, NoSuchProposal, WalError
+from wal.errors import InstallRefused, LogClosed, NoSuchProposal, WalError
 
 
 class Installer:
@@ -54,6 +54,8 @@ class Installer:
         except InstallRefused as error:
             logger.warning("proposal {} is refused: {}", proposal, error)
             raise ProposalRefused(str(error)) from error
+        except LogClosed as error:
+            raise Unavailable("the broker is shutting down") from error
         except WalError as error:
             raise Unavailable("the log takes nothing at the moment") from error
         offer = done.offer

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,22 @@ import psutil
 import pytest
 from filebroker import FileBroker
 from handbroker import all_stopped
-from process import wait_until
+from process import Process, wait_until
 from proposer import propose
 from test_install_offer import everything, fill, latest
 
 import mq.installer
+import mq.testing
 import wal.apart
 import wal.upkeep
+from mq.client.wire import WireTransport
 from mq.command import CreateGroup, Start
 from mq.errors import ProposalRefused, Unavailable
+from mq.pb import mq_pb2 as pb
 from mq.rules import Rules
+from wal.disk import DirectDisk
 from wal.install import Judge
+from wal.manifest import Manifest, read_manifest
 
 __all__ = ["all_stopped"]
 
@@ -139,7 +145,7 @@ def test_a_log_that_is_closed_does_not_wait_for_the_other_process(
 
     def close_when_it_runs() -> None:
         wait_until(lambda: any("sleep" in child.name() for child in psutil.Process().children()))
-        log._closing.set()  # type: ignore[attr-defined]
+        log.end_examining()
 
     closer = threading.Thread(target=close_when_it_runs)
     closer.start()
@@ -157,3 +163,76 @@ def test_without_another_process_it_is_checked_in_this_one(tmp_path: Path, monke
     broker.settle_history()
     (offer,) = propose(broker.directory, broker.clock.us)
     assert broker.install(offer.id).dropped_messages > 0
+
+
+# ---------------------------------------------------------------- a real broker
+
+
+def manifest_of(directory: Path) -> Manifest:
+    manifest = read_manifest(DirectDisk(), str(directory))
+    assert manifest is not None
+    return manifest
+
+
+def fill_largely(directory: Path) -> None:
+    """More than is checked in the broker's own process; each clean stop leaves a snapshot run."""
+    with mq.testing.broker(directory) as address, mq.Client(address) as client:
+        client.create_channel("prices", latest_per_key=True)
+        for at in range(40):
+            client.publish("prices", f"{at} " + "x" * 500_000, key=f"k{at % 4}")
+    for number in range(2):
+        with mq.testing.broker(directory) as address, mq.Client(address) as client:
+            client.create_channel(f"filler-{number}")
+            client.rotate_segment()
+
+
+def test_a_stop_gives_up_the_examination_and_is_a_clean_one(tmp_path: Path) -> None:
+    """The child stands still for ever, and the grace is longer than anybody waits here."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "if any('wal.apart' in each for each in sys.orig_argv):\n"
+        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    directory = tmp_path / "data"
+    fill_largely(directory)
+    (offer,) = propose(directory, time.time_ns() // 1_000)
+    served = Process(tmp_path, SERVER_GRACEFUL_SHUTDOWN_TIMEOUT="10m", PYTHONPATH=str(tmp_path))
+    transport = WireTransport("127.0.0.1", served.wait_for_port("wire"))
+    before = manifest_of(directory)
+    answers: list[object] = []
+
+    def install() -> None:
+        request = pb.InstallSegmentsRequest(proposal=offer.id)
+        try:
+            answers.append(transport.call("mq.AdminService/InstallSegments", request.SerializeToString(), 30.0))
+        except Exception as error:
+            answers.append(error)
+
+    def examining() -> list[psutil.Process]:
+        children = psutil.Process(served.process.pid).children()
+        return [child for child in children if child.status() == psutil.STATUS_STOPPED]
+
+    caller = threading.Thread(target=install)
+    caller.start()
+    try:
+        wait_until(lambda: bool(examining() or answers))
+        (child,) = examining()
+        served.signal()
+        assert served.wait() == 0, served.output
+        assert not child.is_running()
+    finally:
+        if served.process.poll() is None:  # whoever stands still outlives the broker
+            for each in examining():
+                each.kill()
+        served.signal(signal.SIGKILL)
+        caller.join()
+        transport.close()
+    (answer,) = answers
+    assert isinstance(answer, Unavailable)
+    assert str(answer) == "the broker is shutting down"
+    assert "in time" not in served.output
+    after = manifest_of(directory)
+    assert after.segments[: len(before.segments) - 1] == before.segments[:-1]
+    assert after.snapshots[-1].begin > before.snapshots[-1].end
+    with mq.testing.broker(directory) as address, mq.Client(address) as client:
+        assert client.install_segments(offer.id).dropped_messages == 36

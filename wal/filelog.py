@@ -228,6 +228,7 @@ class FileLog:
             return
         self._is_closed = True
         self._closing.set()
+        self._upkeep.end_examining()
         try:
             self._drive.stop()
         finally:
@@ -317,7 +318,11 @@ class FileLog:
 
     async def install_offer(self, offer_id: str, engage: Engage, confirm: Callable[[], None]) -> Installed:
         """Install what another program proposes, if the judge finds nothing wrong with it."""
-        return await self._upkeep.install_offer(offer_id, engage, confirm, self._closing)
+        return await self._upkeep.install_offer(offer_id, engage, confirm)
+
+    def end_examining(self) -> None:
+        """Whoever waits until a proposal is examined gets LogClosed soon, also those who come later."""
+        self._upkeep.end_examining()
 
     def install_now(self, proposal: Proposal, approve: Approve) -> list[str]:
         """The same for a log that was opened without a thread."""

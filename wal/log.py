@@ -133,8 +133,12 @@ class Log(Protocol):
         `engage` is called on the loop, once the proposal is found and its turn has come. `confirm` is called on the
         loop right before the swap takes its place in the log: it may refuse as well, because the state went on
         meanwhile. Everything that the judge goes by must be durable.
-        Raises NoSuchProposal, InstallRefused, and then the log is as it was.
+        Raises NoSuchProposal, InstallRefused, LogClosed (see `end_examining`), and then the log is as it was.
         """
+        ...
+
+    def end_examining(self) -> None:
+        """The log will be closed soon: no proposal is examined any more, which may take minutes. All else goes on."""
         ...
 
     async def clean(self, keep: Keep, max_bytes: int) -> int:

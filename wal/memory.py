@@ -147,6 +147,9 @@ class MemoryLog:
     async def install_offer(self, offer_id: str, engage: Engage, confirm: Callable[[], None]) -> Installed:
         raise NoSuchProposal("a log in memory has no segments, and so no proposals")
 
+    def end_examining(self) -> None:
+        pass
+
     async def clean(self, keep: Keep, max_bytes: int) -> int:
         """Forget what is not needed; everything is at hand, so all of it in one go, with breaths between."""
         self._check_usable()

@@ -67,6 +67,11 @@ class Upkeep:
         self._installing = asyncio.Lock()
         self._waiting: list[concurrent.futures.Future[Any]] = []  # for the writer
         self._is_backing_up = False
+        self._no_examining = threading.Event()
+
+    def end_examining(self) -> None:
+        """See `wal.log.Log.end_examining`."""
+        self._no_examining.set()
 
     def fail(self, error: BaseException) -> None:
         """The writer has stopped: nobody may go on waiting for it."""
@@ -103,9 +108,7 @@ class Upkeep:
         await asyncio.to_thread(place, self._disk, self._directory, manifest, proposal, entries)
         return await self._swap(manifest, proposal, entries)
 
-    async def install_offer(
-        self, offer_id: str, engage: Engage, confirm: Callable[[], None], closing: threading.Event
-    ) -> Installed:
+    async def install_offer(self, offer_id: str, engage: Engage, confirm: Callable[[], None]) -> Installed:
         """See `wal.log.Log.install_offer`."""
         async with self._installing:
             self._check_usable()
@@ -113,7 +116,7 @@ class Upkeep:
             offer = await asyncio.to_thread(read_offer, disk, directory, offer_id)
             before = self._bytes_of(offer.inputs)
             judge = await engage()
-            entries = await asyncio.to_thread(self._examine, manifest, offer, judge, before, closing)
+            entries = await asyncio.to_thread(self._examine, manifest, offer, judge, before)
             await asyncio.to_thread(place, disk, directory, manifest, offer.proposal, entries)
             try:
                 confirm()
@@ -127,16 +130,14 @@ class Upkeep:
                 await asyncio.to_thread(remove_offer, disk, directory, offer_id)
             return Installed(tuple(names), offer, before, self._bytes_of(names))
 
-    def _examine(
-        self, manifest: Manifest, offer: Offer, judge: Judge, size: int, closing: threading.Event
-    ) -> list[SegmentEntry]:
+    def _examine(self, manifest: Manifest, offer: Offer, judge: Judge, size: int) -> list[SegmentEntry]:
         """What is large, and on a disk that others can read, by a process of its own."""
         if size >= APART_BYTES and isinstance(self._disk, DirectDisk):
             try:
-                return examine_apart(self._directory, manifest, offer, judge, closing)
+                return examine_apart(self._directory, manifest, offer, judge, self._no_examining)
             except OSError as error:
                 logger.warning("no process can be had to check proposal {}: {}", offer.id, error)
-        return examine(self._disk, self._directory, manifest, offer, judge, Breath(closing))
+        return examine(self._disk, self._directory, manifest, offer, judge, Breath(self._no_examining))
 
     async def _swap(self, manifest: Manifest, proposal: Proposal, entries: Sequence[SegmentEntry]) -> list[str]:
         """Have the writer swap the manifest: it is queued before this first waits."""
