@@ -9,6 +9,7 @@ from pathlib import Path
 
 import uvloop
 
+from mq.doors.listening import listen
 from mq.doors.wire import WireDoor
 
 
@@ -25,7 +26,7 @@ class Bare:
 async def main(answer: bytes) -> None:
     door = WireDoor(max_request_bytes=4 << 20, server="bare", start_id="")
     door.serve(Bare(answer))
-    await door.open("127.0.0.1", 0)
+    await door.open(listen("127.0.0.1", 0))
     print(door.port, flush=True)
     await asyncio.Event().wait()
 

@@ -11,9 +11,11 @@ import gc
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from loguru import logger
@@ -23,6 +25,7 @@ from mq.broker import Broker, Recovered
 from mq.command import FSYNC, OS
 from mq.config import Config
 from mq.doors.grpc import GrpcDoor
+from mq.doors.listening import wire_sockets
 from mq.doors.wire import WireDoor
 from mq.errors import MqError
 from mq.limits import Limits
@@ -43,8 +46,10 @@ class StartFailed(Exception):
 class Server:
     """One broker with its log and its doors. `start`, then `stop`; both on the same loop."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, sockets: Sequence[socket.socket] = ()) -> None:
+        """`sockets`: the wire's, where they listen already."""
         self.config = config
+        self._sockets = sockets
         self.broker: Broker | None = None
         self.start_id = uuid.uuid4().hex
         self.grpc = GrpcDoor(max_request_bytes=config.max_request_bytes)
@@ -57,8 +62,8 @@ class Server:
         """Listen, recover, serve. Raises StartFailed."""
         try:
             await self.grpc.open(self.config.host, self.config.port)
-            if self.config.wire_port:
-                await self.wire.open(self.config.host, self._wire_port())
+            if sockets := self._sockets or wire_sockets(self.config):
+                await self.wire.open(sockets)
             log = await open_log(self.config)
             self.broker = Broker(log, SystemClock(), limits(self.config), on_health=self._show_health)
             recovered = await self.broker.start()
@@ -88,12 +93,6 @@ class Server:
         await asyncio.gather(self.grpc.close(grace), self.wire.close(grace))
         await self.broker.close(max(grace, self.config.graceful_shutdown_ms / 1_000))
         return self.broker.failed is None
-
-    def _wire_port(self) -> int:
-        """One above gRPC's, unless it is set; any free one where gRPC's is any free one."""
-        if self.config.wire_port > 0:
-            return self.config.wire_port
-        return self.grpc.port + 1 if self.config.port else 0
 
     def _rotate_later(self) -> None:
         """Seal the current segment after each span of its greatest age; one that holds nothing stays open."""
@@ -174,8 +173,11 @@ def _in_one_line(error: WalError | OSError, config: Config) -> str:
     return " ".join(str(error).split())
 
 
-def run(config: Config) -> int:
-    """Serve until a signal comes; the exit code. A second signal exits at once: the log is made for that."""
+def run(config: Config, sockets: Sequence[socket.socket] = ()) -> int:
+    """Serve until a signal comes; the exit code. A second signal exits at once: the log is made for that.
+
+    `sockets`: the wire's, where they listen already.
+    """
     logs.configure(config)
     _raise_file_limit()
     try:
@@ -186,13 +188,13 @@ def run(config: Config) -> int:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         try:
-            return runner.run(_serve(config))
+            return runner.run(_serve(config, sockets))
         except StartFailed as error:
             sys.stderr.write(f"mq: {error}\n")
             return 1
 
 
-async def _serve(config: Config) -> int:
+async def _serve(config: Config, sockets: Sequence[socket.socket]) -> int:
     stopping = asyncio.Event()
 
     def on_signal() -> None:
@@ -205,7 +207,7 @@ async def _serve(config: Config) -> int:
         loop.add_signal_handler(number, on_signal)
     for note in config.notes:
         logger.warning("{}", note)
-    server = Server(config)
+    server = Server(config, sockets)
     recovered = await server.start()
     _calm_collector()
     _report(config, recovered, server)

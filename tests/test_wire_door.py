@@ -9,6 +9,7 @@ from wirepeer import Closed, Peer, request
 
 from mq import wire
 from mq.doors import wire_connection
+from mq.doors.listening import listen
 from mq.doors.wire import WireDoor
 from mq.doors.wire_link import CLOSE_SECONDS, HANDSHAKE_SECONDS, IDLE_SECONDS
 from mq.pb import mq_pb2 as pb
@@ -152,7 +153,7 @@ def test_calls_that_wait_for_a_start_are_refused_in_the_end(end: str, monkeypatc
 
     async def main() -> tuple[int, str, str]:
         door = WireDoor(max_request_bytes=1 << 20, server="test", start_id="1")
-        await door.open("127.0.0.1", 0)
+        await door.open(listen("127.0.0.1", 0))
         asked = asyncio.create_task(asyncio.to_thread(ask, door.port))
         while not any(link._is_greeted for link in door.connections):  # noqa: ASYNC110 - no event tells of a greeting
             await asyncio.sleep(0)

@@ -30,7 +30,9 @@ class MqServer(Server):
 
     def environment(self) -> dict[str, str]:
         sync = "true" if self.durability == FSYNC else "false"
-        return {"WAL_DIR_PATH": str(self.directory / "data"), "LOG_LEVEL": "WARNING", "WAL_SYNC": sync}
+        # the first start leaves its bytecode for the next one: an installed package has it, a source tree may not
+        bytecode = {"PYTHONDONTWRITEBYTECODE": ""}
+        return {"WAL_DIR_PATH": str(self.directory / "data"), "LOG_LEVEL": "WARNING", "WAL_SYNC": sync, **bytecode}
 
 
 class MqDriver(Driver):

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from mq.config import Config, ConfigError
+from mq.doors.listening import wire_sockets
 
 
 @click.command(short_help="start the broker")
@@ -52,12 +53,17 @@ def serve(
     if check_config:
         _print_config(config)
         return
+    try:
+        sockets = wire_sockets(config)  # before the broker is imported, which is half of a usual start
+    except OSError as error:
+        click.echo(f"mq: {error}", err=True)
+        sys.exit(1)
     # gRPC's own lines would stand beside ours on stderr; what they say, errors here say in our words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     gc.disable()  # until it serves: next to nothing of what is imported and recovered is garbage
     from mq.server import run
 
-    sys.exit(run(config))
+    sys.exit(run(config, sockets))
 
 
 def _print_config(config: Config) -> None:

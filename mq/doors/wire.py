@@ -1,4 +1,4 @@
-"""The wire door: the service's methods over plain TCP, multiplexed and pipelined (docs/wire.md). Listens, counts
+"""The wire door: the service's methods over plain TCP, multiplexed and pipelined (docs/wire.md). Opens, counts
 connections, watches over them, drains them; what one of them says is `wire_connection`'s business.
 """
 
@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from mq import wire
+from mq.doors.listening import BACKLOG
 from mq.doors.wire_connection import WINDOW, WireConnection
 from mq.doors.wire_link import IDLE_SECONDS, Link
 from mq.doors.wire_outbox import Mail
@@ -27,7 +28,7 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
 class WireDoor:
-    """One listening port. `serve` is called when the broker is ready, and not before."""
+    """One port. `serve` is called when the broker is ready, and not before."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class WireDoor:
         self._max_held_bytes = max(max_held_bytes, 4 * self.max_frame_bytes)
         self._held_bytes = 0
         self._addresses: dict[str, int] = {}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []  # one for each address
         self._sweeper: asyncio.TimerHandle | None = None
         self._waiter: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()  # a connection has nothing in flight any more, or is gone
@@ -64,22 +65,19 @@ class WireDoor:
             start_id=start_id,
         )
 
-    async def open(self, host: str, port: int) -> None:
-        """Listen. Raises OSError where the address can't be had."""
+    async def open(self, sockets: Sequence[socket.socket]) -> None:
+        """Take those who connect to these, which listen already."""
         self.loop = asyncio.get_running_loop()
         self.mail = Mail(self.loop)
-        try:
-            self._server = await self.loop.create_server(
-                lambda: WireConnection(self), host.strip("[]") or None, port, backlog=4_096
-            )
-        except OSError as error:
-            raise OSError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
-        for listening in self._server.sockets:  # accepted sockets inherit this
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.port = sockets[0].getsockname()[1]
+        for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted sockets inherit this
             for name, value in _KEEPALIVE:
                 if hasattr(socket, name):
-                    listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        self.port = self._server.sockets[0].getsockname()[1]
+                    each.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            self._servers.append(
+                await self.loop.create_server(lambda: WireConnection(self), sock=each, backlog=BACKLOG)
+            )
         self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep)
         self._waiter = self.loop.call_later(START_SECONDS, self._stop_waiting)
 
@@ -104,8 +102,8 @@ class WireDoor:
     async def drain(self) -> None:
         """Tell the peers that the end is near, and end the streams. What they still ask is refused by the broker."""
         self.is_draining = True
-        if self._server is not None:
-            self._server.close()
+        for each in self._servers:
+            each.close()
         self._stop_waiting()
         for connection in list(self.connections):
             connection.drain()
