@@ -21,6 +21,7 @@ class Proxy:
         self.delay = 0.0  # seconds before each piece is passed on
         self.slice_bytes = 1 << 16  # the largest piece
         self._swallowed: set[int] = set()  # ports whose bytes are gone: the target's, our own
+        self.swallowed_bytes = 0
         self._flows = threading.Event()
         self._flows.set()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
@@ -110,7 +111,9 @@ class Proxy:
                 if self.delay:
                     time.sleep(self.delay)
                 self._flows.wait()
-                if port not in self._swallowed:
+                if port in self._swallowed:
+                    self.swallowed_bytes += len(data)
+                else:
                     goal.sendall(data)
         for each in (source, goal):
             with contextlib.suppress(OSError):

@@ -13,6 +13,8 @@ from process import wait_until
 from tcpproxy import Proxy, connected
 
 import mq
+from mq.client.wire import WireTransport
+from mq.pb import mq_pb2 as pb
 
 DEADLINE = 30.0
 
@@ -423,3 +425,65 @@ def test_an_ordered_group_keeps_its_order_where_an_answer_is_lost_to_a_task(tmp_
         fill(direct, 8)
         direct.create_group("c", "g", ordered=True)
         assert asyncio.run(consume(proxy.address, proxy, direct)) == list(range(8))
+
+
+def pull_late(port: int, member: str) -> None:
+    """What a network does that kept a pull for so long: it arrives, and nobody hears the answer."""
+    late = WireTransport("127.0.0.1", port)
+    request = pb.PullRequest(channel="c", group="g", member=member, max_messages=2)
+    late.call("mq.MQService/Pull", request.SerializeToString(), DEADLINE)
+    late.close()
+
+
+def test_an_ordered_group_keeps_its_order_where_a_pull_is_late(tmp_path: Path) -> None:
+    with connected(tmp_path) as (client, proxy), mq.Client(f"mq://127.0.0.1:{proxy.target}") as direct:
+        fill(direct, 8)
+        direct.create_group("c", "g", ordered=True)
+        with client.consumer("c", "g", ordered=True) as consumer, ThreadPoolExecutor() as pool:
+            name = consumer.member
+            first = consumer.fetch(2, timeout=DEADLINE)
+            first.ack()
+            consumer.flush()
+            proxy.swallow_requests()
+            second = pool.submit(consumer.fetch, 2, DEADLINE)
+            wait_until(lambda: proxy.swallowed_bytes > 0)
+            proxy.heal()
+            seen = [message.offset for message in (*first, *second.result())]
+            pull_late(proxy.target, name)
+            while len(seen) < 8:
+                batch = consumer.fetch(2, timeout=DEADLINE)
+                seen += [message.offset for message in batch]
+            batch.ack()
+            consumer.flush()
+            assert consumer.lost == 0
+    assert seen == list(range(8))
+
+
+def test_an_ordered_group_keeps_its_order_where_a_pull_of_a_task_is_late(tmp_path: Path) -> None:
+    async def consume(address: str, proxy: Proxy) -> list[int]:
+        async with (
+            mq.AsyncClient(address) as client,
+            await client.consumer("c", "g", ordered=True) as consumer,
+        ):
+            name = consumer.member
+            first = await consumer.fetch(2, DEADLINE)
+            await first.ack()
+            await consumer.flush()
+            proxy.swallow_requests()
+            fetch = asyncio.create_task(consumer.fetch(2, DEADLINE))
+            await asyncio.to_thread(wait_until, lambda: proxy.swallowed_bytes > 0)
+            proxy.heal()
+            seen = [message.offset for message in (*first, *await fetch)]
+            await asyncio.to_thread(pull_late, proxy.target, name)
+            while len(seen) < 8:
+                batch = await consumer.fetch(2, DEADLINE)
+                seen += [message.offset for message in batch]
+            await batch.ack()
+            await consumer.flush()
+            assert consumer.lost == 0
+            return seen
+
+    with connected(tmp_path) as (_, proxy), mq.Client(f"mq://127.0.0.1:{proxy.target}") as direct:
+        fill(direct, 8)
+        direct.create_group("c", "g", ordered=True)
+        assert asyncio.run(consume(proxy.address, proxy)) == list(range(8))

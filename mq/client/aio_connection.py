@@ -60,11 +60,11 @@ class AsyncConnection:
         timeout: float | None = None,
         wait: float = 0.0,
         patient: bool = False,
-        before_retry: Callable[[], Awaitable[None]] | None = None,
+        before_retry: Callable[[], Awaitable[bytes]] | None = None,
     ) -> bytes:
         """One request, one answer, however often it takes. Raises MqError when the time is over.
 
-        `before_retry`: awaited before the request is sent again, after an answer that may be lost.
+        `before_retry`: awaited after an answer that may be lost; what it returns is sent instead.
         """
         self.check_usable()
         loop = asyncio.get_running_loop()
@@ -87,7 +87,7 @@ class AsyncConnection:
             if await self.pause(pause):
                 raise Unavailable("the client was closed")
             if before_retry is not None:
-                await before_retry()
+                request = await before_retry()
 
     async def transport(self) -> AsyncTransport:
         """A transport that can be used. Raises Unavailable after one try of each address."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +16,7 @@ from mq.client.aio_message import AsyncBatch, AsyncMessage
 from mq.client.consumer import PREFETCH, Membership
 from mq.client.message import Delivery, Part
 from mq.client.position import Start, start_of
-from mq.client.pulling import LONGEST_WAIT_SECONDS, PULL, Pulled
+from mq.client.pulling import LEAVE, LONGEST_WAIT_SECONDS, PULL, Pulled
 from mq.client.waiting import Waiting
 from mq.errors import MqError, Unavailable
 from mq.pb import mq_pb2 as pb
@@ -56,6 +57,7 @@ class AsyncConsumer:
         self._pulls: list[asyncio.Task[MqError | None]] = []  # of `fetch`, under way
         self._assigned: frozenset[int] = frozenset()
         self._is_paused = self._is_stopping = self._is_closed = False
+        self._is_astray = False  # a pull was not answered
 
     # ------------------------------------------------------------ taking messages
 
@@ -271,8 +273,14 @@ class AsyncConsumer:
         return None
 
     async def _pull(self, count: int, wait: float, timeout: float) -> Pulled:
-        request = self._as.pull.request(count, wait)
-        data = await self._own.call(PULL, request, wait=wait, timeout=timeout, before_retry=self._start_over)
+        again = partial(self._start_over, count, wait)
+        request = await again() if self._is_astray else self._as.pull.request(count, wait)
+        self._is_astray = False
+        try:
+            data = await self._own.call(PULL, request, wait=wait, timeout=timeout, before_retry=again)
+        except BaseException:
+            self._is_astray = True
+            raise
         pulled = self._as.pull.answer(data, self._as.codec)
         self._keeper.hold(pulled.deliveries, self._own.start_id)
         return pulled
@@ -288,15 +296,16 @@ class AsyncConsumer:
         self._room = asyncio.Semaphore(PREFETCH)
         self._waiting.clear()
 
-    async def _start_over(self) -> None:
+    async def _start_over(self, count: int, wait: float) -> bytes:
         """An answer may be lost, and with it messages that this member holds without knowing: see `mq.Consumer`."""
         if self._as.is_ordered:
             with contextlib.suppress(MqError):
                 await self._leave()
+            self.member = self._keeper.member = self._as.pull.rename()
+        return self._as.pull.request(count, wait)
 
     async def _leave(self) -> None:
-        request = pb.LeaveRequest(channel=self.channel, group=self.group, member=self.member)
-        await self._shared.call("mq.MQService/Leave", request.SerializeToString())
+        await self._shared.call(LEAVE, self._as.pull.leave())
 
     def _check_usable(self) -> None:
         if self._is_closed:

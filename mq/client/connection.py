@@ -76,12 +76,12 @@ class Connection:
         timeout: float | None = None,
         wait: float = 0.0,
         patient: bool = False,
-        before_retry: Callable[[], None] | None = None,
+        before_retry: Callable[[], bytes] | None = None,
     ) -> bytes:
         """One request, one answer, however often it takes. `wait`: seconds that the broker may hold the answer back.
 
-        `patient`: also come back while the broker is short of something. `before_retry`: called before the request is
-        sent again, after an answer that may be lost. Raises MqError when the time is over.
+        `patient`: also come back while the broker is short of something. `before_retry`: called after an
+        answer that may be lost; what it returns is sent instead. Raises MqError when the time is over.
         """
         self.check_usable()
         end = time.monotonic() + (self.timeout if timeout is None else timeout)
@@ -103,7 +103,7 @@ class Connection:
             if self._closed.wait(pause):
                 raise Unavailable("the client was closed")
             if before_retry is not None:
-                before_retry()
+                request = before_retry()
 
     def transport(self) -> Transport:
         """A transport that worked when it was last used. Raises Unavailable after one try of each address."""

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from mq.client.connection import Connection
 from mq.client.keeper import Keeper
 from mq.client.message import Delivery, Message, Part
 from mq.client.position import Start, start_of
-from mq.client.pulling import LONGEST_WAIT_SECONDS, PULL, MemberPull, Pulled
+from mq.client.pulling import LEAVE, LONGEST_WAIT_SECONDS, PULL, MemberPull, Pulled
 from mq.client.value import Codec
 from mq.client.waiting import Waiting
 from mq.errors import MqError, Unavailable
@@ -63,8 +64,7 @@ class Consumer:
         pull = membership.pull
         self.channel, self.group, self.member = pull.channel, pull.group, pull.member
         self._shared = shared  # acks, and all that is not a pull
-        self._own = own
-        self._as = membership
+        self._own, self._as = own, membership
         self._keeper = Keeper(shared, self.channel, self.group, self.member, extend_seconds)
         self._arrived: SimpleQueue[Pulled | MqError | None] = SimpleQueue()
         self._wakeups: SimpleQueue[None] = SimpleQueue()
@@ -73,6 +73,7 @@ class Consumer:
         self._fetcher: threading.Thread | None = None
         self._assigned: frozenset[int] = frozenset()
         self._is_paused = self._is_stopping = self._is_closed = False
+        self._is_astray = False  # a pull got no answer
         self._pid = os.getpid()
         unclosed.opened(self)
 
@@ -297,8 +298,7 @@ class Consumer:
         return not self._is_stopping
 
     def _is_resumed(self, timeout: float | None) -> bool:
-        """Wait through a pause: false where that takes too long, or the consumer stops. A queue, and not an event,
-        because a signal's handler may end the wait."""
+        """Wait through a pause, also until a signal's handler ends it; false: it takes too long, or a stop came."""
         while self._is_paused and not self._is_stopping:
             try:
                 self._wakeups.get(timeout=timeout)
@@ -357,19 +357,24 @@ class Consumer:
                 return
 
     def _pull(self, count: int, wait: float, timeout: float) -> Pulled:
-        request = self._as.pull.request(count, wait)
-        data = self._own.call(PULL, request, wait=wait, timeout=timeout, before_retry=self._start_over)
+        again = partial(self._start_over, count, wait)
+        request = again() if self._is_astray else self._as.pull.request(count, wait)
+        self._is_astray = True
+        data = self._own.call(PULL, request, wait=wait, timeout=timeout, before_retry=again)
+        self._is_astray = False
         pulled = self._as.pull.answer(data, self._as.codec)
         self._keeper.hold(pulled.deliveries, self._own.start_id)
         return pulled
 
-    def _start_over(self) -> None:
+    def _start_over(self, count: int, wait: float) -> bytes:
         """An answer may be lost, and with it messages that this member holds without knowing. Where order counts they
-        must come before what follows: so all is given back, and the next pull begins at the first that is not done.
-        """
+        must come before what follows: so all is given back, and the next pull begins at the first that is not done. It
+        is another member's, because the one before may still be on its way, and must not take what follows."""
         if self._as.is_ordered:
             with contextlib.suppress(MqError):
                 self._leave()
+            self.member = self._keeper.member = self._as.pull.rename()
+        return self._as.pull.request(count, wait)
 
     def _check_waiting(self) -> None:
         """After a break: what waits here may be somebody else's by now, and is dropped then."""
@@ -377,8 +382,7 @@ class Consumer:
             self._keeper.check(self._waiting.deliveries())
 
     def _leave(self, timeout: float | None = None) -> None:
-        request = pb.LeaveRequest(channel=self.channel, group=self.group, member=self.member)
-        self._shared.call("mq.MQService/Leave", request.SerializeToString(), timeout=timeout)
+        self._shared.call(LEAVE, self._as.pull.leave(), timeout=timeout)
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():

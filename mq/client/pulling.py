@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,9 @@ from mq.pb import mq_pb2 as pb
 from mq.pb import raw_pb2 as raw
 
 PULL = "mq.MQService/Pull"
+LEAVE = "mq.MQService/Leave"
 LONGEST_WAIT_SECONDS = 30.0
+LONGEST_NAME = 128
 
 
 class Pulled(NamedTuple):
@@ -38,7 +41,7 @@ class MemberPull:
     def __init__(self, channel: str, group: str, member: str, start: pb.Start) -> None:
         self.channel = channel
         self.group = group
-        self.member = member
+        self.member = self._first_name = member
         self._start = start
         self._channel_id = 0
 
@@ -53,6 +56,15 @@ class MemberPull:
             start=self._start,
             channel_id=self._channel_id,
         ).SerializeToString()
+
+    def leave(self) -> bytes:
+        return pb.LeaveRequest(channel=self.channel, group=self.group, member=self.member).SerializeToString()
+
+    def rename(self) -> str:
+        """Be another member from now on: a pull that is still on its way counts for the one before."""
+        end = f".{secrets.token_hex(4)}"
+        self.member = self._first_name[: LONGEST_NAME - len(end)] + end
+        return self.member
 
     def answer(self, data: bytes, codec: Codec | None) -> Pulled:
         answer = read_answer(data, self.channel, self.group, codec)
