@@ -83,7 +83,7 @@ def environ() -> dict[str, str]:
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
-        "SPARK_NICE": "10",  # as `mq spark` sets it; here it is for nobody
+        "SPARK_NICE": "19",  # as `mq spark` sets it; here it is for nobody
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
 

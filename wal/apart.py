@@ -23,7 +23,7 @@ from wal.install import Judge, examine
 from wal.manifest import Manifest, SegmentEntry
 from wal.proposal import STAGING, Offer
 
-NICE = 10
+NICE = 19
 LOOK_SECONDS = 0.1  # how soon it ends when the log is closed
 
 

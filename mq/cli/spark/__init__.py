@@ -61,6 +61,6 @@ def spark() -> None:
     """Work on logs with Spark: on this machine, or on a cluster by --master or spark-submit.
 
     Needs `pip install 'mq-broker[spark]'` and a Java from 17 on. A broker may run meanwhile: on this machine Spark
-    gives way to it (SPARK_NICE, 10 where it is not set).
+    gives way to it (SPARK_NICE, 19 where it is not set).
     """
-    os.environ.setdefault("SPARK_NICE", "10")
+    os.environ.setdefault("SPARK_NICE", "19")
