@@ -399,6 +399,26 @@ def test_a_member_that_lost_a_partition_can_not_commit_on_it(ordered: HandBroker
     assert ordered.ask(DescribeGroup("a", "g")).positions[0].offset == 2
 
 
+def test_a_late_pull_of_a_member_that_left_takes_nothing_out_of_its_place(ordered: HandBroker) -> None:
+    """Its client goes on under another name, and gets everything in order, some of it when the session is over."""
+    seen: dict[int, list[int]] = {number: [] for number in range(4)}
+
+    def go_on() -> None:
+        for batch in pull(ordered, 100, "n").batches:
+            seen[batch.partition] += range(batch.base_offset, batch.base_offset + batch.count)
+
+    pull(ordered, 2)
+    ordered.ask(Leave("a", "g", "m"))
+    late = pull(ordered, 5)
+    assert len(offsets(late)) == 5
+    go_on()
+    assert not any(seen[batch.partition] for batch in late.batches)
+    for milliseconds in (6_000, 5_000):
+        ordered.tick(milliseconds)
+        go_on()
+    assert all(each == [0, 1, 2] for each in seen.values())
+
+
 def test_a_nacked_message_holds_up_its_partition_only_and_goes_first(ordered: HandBroker) -> None:
     got = pull(ordered, 100)
     zero = next(b for b in got.batches if b.partition == 0)
