@@ -246,7 +246,9 @@ class Broker:
         now = self.clock.now_us()
         try:
             self.owner.admit(len(command.batch))
-            reply = self._share(command, now) or self._publish_apart(command, now)
+            reply = None if command.producer_id else self._share(command, now)
+            if reply is None:
+                reply = self._publish_apart(command, now)
         except MqError as error:
             queue.answer(done, error)
             return
@@ -268,7 +270,7 @@ class Broker:
         """
         owner = self.owner
         channel = owner.state.channels.get(command.channel)
-        if channel is None or command.producer_id or command.delay_ms or command.deliver_at_us:
+        if channel is None or command.delay_ms or command.deliver_at_us:
             return None
         number = command.partition or 0
         if number >= len(channel.partitions) or (command.partition is None and len(channel.partitions) > 1):

@@ -15,6 +15,7 @@ from mq.command import OS
 from mq.errors import MqError, ResourceExhausted
 from mq.limits import Limits
 from mq.reply import Reply
+from mq.vigil import Vigil
 from wal.errors import RecordTooLarge, WalError
 from wal.log import Log
 from wal.pb.wal_pb2 import Atomic, ChannelSnapshot, DeadLettered, Published, SnapshotEnd
@@ -148,6 +149,7 @@ class CommitQueue:
         self._drained: list[asyncio.Future[None]] = []
         self._has_failed = False
         self._leisure = Leisure()
+        self._vigil = Vigil(self._loop.call_soon, time.monotonic)
         self._written = self._synced = log.synced  # the marks that were heard of last
         self.on_answered: Callable[[], None] = lambda: None  # after the answers of a group were given out
         self.on_snapshot_refused: Callable[[WalError], None] = lambda error: None  # the run under way is void
@@ -221,6 +223,7 @@ class CommitQueue:
         if not self._is_flush_planned and len(self._pace) < GROUPS_IN_FLIGHT:
             self._is_flush_planned = True
             self._loop.call_soon(self._flush_planned)
+            self._vigil.end()
         return self.last
 
     def _count(self, size: int) -> None:
@@ -249,6 +252,7 @@ class CommitQueue:
         if self._pace and self._log.synced >= self._pace[-1][0]:
             self._on_marks(self._log.written, self._log.synced)
             self._loop.call_soon(self._log.rest)
+            self._vigil.begin()
 
     def flush(self, patience: float = 0.0) -> None:
         """Hand the collected group to the log."""

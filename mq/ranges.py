@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 BLOCK = 512  # ranges; one with twice as many is split
 
@@ -24,8 +25,7 @@ class RangeSet:
             self.add(start, end)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        for starts, ends in self._blocks:
-            yield from zip(starts, ends, strict=True)
+        return chain.from_iterable([zip(starts, ends, strict=True) for starts, ends in self._blocks])
 
     def __len__(self) -> int:
         """How many ranges, not how many offsets."""
@@ -45,7 +45,10 @@ class RangeSet:
 
     def total(self) -> int:
         """How many offsets."""
-        return sum(sum(ends) - sum(starts) for starts, ends in self._blocks)
+        count = 0
+        for starts, ends in self._blocks:
+            count += sum(ends) - sum(starts)
+        return count
 
     def add(self, start: int, end: int) -> int:
         """Put a range in; returns how many offsets were new."""
@@ -74,6 +77,10 @@ class RangeSet:
         """Take a range out; returns how many offsets were in."""
         if start >= end or not self._heads:
             return 0
+        if start <= self._heads[0] and end >= self._blocks[-1][1][-1]:  # all of it, as mostly
+            known = self.total()
+            self.clear()
+            return known
         at = self._one_block(start, bisect_left(self._heads, end) - 1)
         starts, ends = self._blocks[at]
         low = bisect_right(ends, start)

@@ -5,7 +5,7 @@ Everything is checked before anything is changed: a request with one stale recei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 
 from mq.channel import Channel
@@ -51,9 +51,8 @@ def plan_ack(state: State, command: Ack, now: int, *, again: bool) -> tuple[list
     channel, group = _group(state, command, now)
     held = [group.holding(command.member, receipt, acked_is_fine=again) for receipt in command.receipts]
     done: dict[int, RangeSet] = {}
-    for lease, ranges in held:
-        for start, end in ranges:
-            done.setdefault(lease.partition, RangeSet()).add(start, end)
+    for partition, start, end in _joined(held):
+        done.setdefault(partition, RangeSet()).add(start, end)
     records: list[Record] = [
         Acked(
             channel_id=channel.channel_id,
@@ -65,6 +64,21 @@ def plan_ack(state: State, command: Ack, now: int, *, again: bool) -> tuple[list
         for partition, ranges in done.items()
     ]
     return records, Settling(group, held, sum(ranges.total() for ranges in done.values()))
+
+
+def _joined(held: Held) -> Iterator[tuple[int, int, int]]:
+    """Partition, start and end of what is held; neighbours as one, for acks mostly come in the order of the log."""
+    at, first, last = -1, 0, 0
+    for lease, ranges in held:
+        for start, end in ranges:
+            if start == last and lease.partition == at:
+                last = end
+                continue
+            if first < last:
+                yield at, first, last
+            at, first, last = lease.partition, start, end
+    if first < last:
+        yield at, first, last
 
 
 def decide_nack(state: State, command: Nack, now: int) -> Decision:

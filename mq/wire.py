@@ -141,6 +141,10 @@ class Inbox:
         """So many bytes were read; the frames that are whole now. Raises FrameTooLong."""
         partial = self._partial
         if partial is None:
+            if count >= HEADER_BYTES:
+                length, id_, code, flags = _HEADER.unpack_from(self._scratch)
+                if length == count - HEADER_BYTES <= self.max_bytes:  # one frame, as from whoever waits for its answer
+                    return [(id_, code, flags, bytes(memoryview(self._scratch)[HEADER_BYTES:count]))]
             with memoryview(self._scratch) as scratch:
                 if count >= HEADER_BYTES and self._read_whole(scratch) > count:
                     self._keep(scratch[:count])  # a large frame begins: no need to look for others

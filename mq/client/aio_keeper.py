@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from mq.client.aio_connection import AsyncConnection
-from mq.client.keeper import ACK_MESSAGES, ACK_SECONDS
+from mq.client.keeper import ACK_SECONDS
 from mq.client.message import Delivery, Part
 from mq.client.settling import NACK, REJECT, Book, Settlement
 from mq.errors import GroupNotFound, LeaseLost, MqError
@@ -37,13 +37,13 @@ class AsyncKeeper:
 
     def ack_one(self, delivery: Delivery, index: int) -> None:
         self._book.ack_one(delivery, index)
-        if self._book.acks >= ACK_MESSAGES:
+        if self._book.is_urgent:
             self._wake.set()
 
     def ack(self, parts: Sequence[Part]) -> None:
         for part in parts:
             self._book.ack(*part)
-        if self._book.acks >= ACK_MESSAGES:
+        if self._book.is_urgent:
             self._wake.set()
 
     def nack(self, parts: Sequence[Part], delay_ms: int | None) -> None:

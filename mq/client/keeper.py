@@ -19,7 +19,6 @@ from mq.errors import GroupNotFound, LeaseLost, MqError
 log = logging.getLogger("mq")
 
 ACK_SECONDS = 0.05
-ACK_MESSAGES = 5_000
 
 
 class Keeper:
@@ -46,7 +45,7 @@ class Keeper:
     def ack_one(self, delivery: Delivery, index: int) -> None:
         with self._lock:
             self._book.ack_one(delivery, index)
-            if not self._ack_by or self._book.acks >= ACK_MESSAGES:
+            if not self._ack_by or self._book.is_urgent:
                 self._note()
 
     def ack(self, parts: Sequence[Part]) -> None:
@@ -127,7 +126,7 @@ class Keeper:
         if not self._ack_by:
             self._ack_by = time.monotonic() + ACK_SECONDS
             self._changed.notify_all()
-        elif self._book.is_urgent or self._book.acks >= ACK_MESSAGES:
+        elif self._book.is_urgent:
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -148,8 +147,7 @@ class Keeper:
                 self._connection.pause(0.2)
 
     def _is_due(self) -> bool:
-        is_full = self._book.is_urgent or self._book.acks >= ACK_MESSAGES
-        return self._is_closing or is_full or 0 < self._ack_by <= time.monotonic()
+        return self._is_closing or self._book.is_urgent or 0 < self._ack_by <= time.monotonic()
 
     def _extend_all(self) -> None:
         """Where it is time."""

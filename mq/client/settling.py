@@ -16,6 +16,8 @@ from mq.pb import mq_pb2 as pb
 ACK, NACK, REJECT, EXTEND = "Ack", "Nack", "Reject", "Extend"
 RECEIPTS_PER_REQUEST = 1_000  # a request has at most 256 KiB, and its ranges must fit as well
 RANGES_PER_REQUEST = 8_000
+ACKED_MESSAGES = 5_000  # then acks gain nothing by waiting for more
+ACKED_DELIVERIES = 16  # nor then: each costs the broker a look, and others wait while it looks
 _ACKED = re.compile(b"\x01+")
 _OPEN, _MARKED, _GONE = 0, 1, 2
 
@@ -89,7 +91,7 @@ class Book:
     @property
     def is_urgent(self) -> bool:
         """Something waits that does not gain by waiting."""
-        return bool(self._others)
+        return bool(self._others) or self.acks >= ACKED_MESSAGES or len(self._acked) >= ACKED_DELIVERIES
 
     @property
     def held_messages(self) -> int:

@@ -25,7 +25,7 @@ WINDOW = 8_192  # requests in flight on one connection: what a fast disk answers
 PING_BYTES = 64  # of a ping's payload that come back
 
 _METHODS: dict[int, Method] = {wire.METHODS[name]: method for name, method in METHODS.items()}
-_STREAMS = frozenset({Kind.SUBSCRIBE, Kind.PUBLISH_STREAM})
+_STREAMS = frozenset(code for code, method in _METHODS.items() if method.kind in (Kind.SUBSCRIBE, Kind.PUBLISH_STREAM))
 _pack_header = wire.pack_header
 
 
@@ -74,7 +74,7 @@ class WireConnection(Link):
             self._refuse(id_, "UNIMPLEMENTED", "InvalidArgument", f"there is no method {code}")
         elif service is None:
             self.answer(id_, Unavailable("the broker is starting"))
-        elif method.kind in _STREAMS:
+        elif code in _STREAMS:
             self._pending[id_] = open_stream(self, service, self._connection, method, id_, flags, payload)
         elif flags:
             self.answer(id_, InvalidArgument("this method takes one frame, without flags"))

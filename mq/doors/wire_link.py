@@ -89,7 +89,8 @@ class Link(asyncio.BufferedProtocol):
             if self._magic is not None:
                 nbytes = self._skip_magic(nbytes)
             frames = self._inbox.received(nbytes)
-            self._count_held()
+            if (held := self._inbox.held_bytes) != self._held_bytes:
+                self._count_held(held)
         except wire.FrameTooLong as error:
             self.say_goodbye(InvalidArgument(str(error)))
             return
@@ -155,13 +156,11 @@ class Link(asyncio.BufferedProtocol):
             if self._is_over:
                 return
 
-    def _count_held(self) -> None:
-        held = self._inbox.held_bytes
-        if held != self._held_bytes:
-            has_room = self._door.hold_bytes(held - self._held_bytes)
-            self._held_bytes = held
-            if not has_room:
-                self.say_goodbye(ResourceExhausted("too many unfinished requests are held; send them again later"))
+    def _count_held(self, held: int) -> None:
+        has_room = self._door.hold_bytes(held - self._held_bytes)
+        self._held_bytes = held
+        if not has_room:
+            self.say_goodbye(ResourceExhausted("too many unfinished requests are held; send them again later"))
 
     # ------------------------------------------------------------ beginnings and ends
 

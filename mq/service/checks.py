@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -19,6 +20,7 @@ NAME_LENGTH = 128
 NEW_CHANNEL_LENGTH = 120  # the rest is for the names that the broker derives: <channel>.dlq
 LONGEST_MS = 100 * 366 * 24 * 3600 * 1_000  # a hundred years: adding it to a time still fits 64 bits
 LONGEST_REASON = 1_024
+KNOWN = 4_096  # names that were found right and are not looked at again
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MEMBER = re.compile(r"[!-~]{1,128}")
@@ -36,6 +38,7 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+@lru_cache(KNOWN)
 def channel(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise _bad_name("channel", name, NAME_LENGTH)
@@ -48,23 +51,24 @@ def new_channel(name: str) -> str:
     return name
 
 
+@lru_cache(KNOWN)
 def group(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise _bad_name("group", name, NAME_LENGTH)
     return name
 
 
+@lru_cache(KNOWN)
 def member(name: str) -> str:
     if not _MEMBER.fullmatch(name):
         raise InvalidArgument(f"member {_shown(name)} is not from 1 to 128 visible ASCII characters")
     return name
 
 
-def producer(name: str, sequence: int) -> str:
-    if name and not _MEMBER.fullmatch(name):
+@lru_cache(KNOWN)
+def producer(name: str) -> str:
+    if not _MEMBER.fullmatch(name):
         raise InvalidArgument(f"producer_id {_shown(name)} is not from 1 to 128 visible ASCII characters")
-    if sequence and not name:
-        raise InvalidArgument("sequence needs a producer_id")
     return name
 
 

@@ -13,6 +13,8 @@ from mq.service.checks import parse
 from mq.service.convert import channel_settings
 from mq.service.edge import Edge
 
+SMALL_BYTES = 4 << 10  # parsed whole, batch and all, sooner than taken apart
+
 
 def create_channel(request: bytes, edge: Edge) -> command.CreateChannel:
     message = parse(pb.CreateChannelRequest, request)
@@ -46,7 +48,9 @@ def _any_publish(request: bytes, edge: Edge) -> command.Publish:
 
 def publish_batch(request: bytes, edge: Edge) -> command.Publish:
     _check_size(request, edge)
-    head, content = batch.split(request) or (request, b"")
+    head, content = request, b""
+    if len(request) > SMALL_BYTES:
+        head, content = batch.split(request) or (request, b"")
     message = parse(raw.PublishBatchRequest, head)
     checks.channel(message.channel)
     content = content or message.batch
@@ -54,9 +58,7 @@ def publish_batch(request: bytes, edge: Edge) -> command.Publish:
 
 
 def _publish(message: raw.PublishRequest | raw.PublishBatchRequest, content: bytes, count: int) -> command.Publish:
-    producer = message.producer_id
-    if producer or message.sequence:
-        checks.producer(producer, message.sequence)
+    producer = _producer(message.producer_id, message.sequence)
     if message.deliver_at_us < 0:
         raise InvalidArgument("deliver_at_us is negative")
     if message.deliver_at_us and message.delay_ms:
@@ -70,10 +72,18 @@ def _publish(message: raw.PublishRequest | raw.PublishBatchRequest, content: byt
         message.sequence,
         google_crc32c.value(content) if producer else 0,
         message.deliver_at_us,
-        checks.milliseconds("delay_ms", message.delay_ms),
-        checks.milliseconds("ttl_ms", message.ttl_ms),
-        checks.durability(message.durability),
+        message.delay_ms and checks.milliseconds("delay_ms", message.delay_ms),
+        message.ttl_ms and checks.milliseconds("ttl_ms", message.ttl_ms),
+        message.durability and checks.durability(message.durability),
     )
+
+
+def _producer(name: str, sequence: int) -> str:
+    if name:
+        checks.producer(name)
+    elif sequence:
+        raise InvalidArgument("sequence needs a producer_id")
+    return name
 
 
 def pull(request: bytes, edge: Edge) -> command.Pull:
@@ -168,7 +178,7 @@ def transact(request: bytes, edge: Edge) -> command.Transact:
     if sum(map(len, (*message.acks, *message.commits))) > edge.other_request_bytes:
         raise MessageTooLarge(f"the acks and commits of a transaction have at most {edge.other_request_bytes} bytes")
     publishes = [_inner_publish(item, edge) for item in message.publishes]
-    producer = checks.producer(message.producer_id, message.sequence)
+    producer = _producer(message.producer_id, message.sequence)
     crc = 0
     if producer:
         for inner in publishes:
