@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-SECONDS = 80e-6
+SECONDS = 120e-6
 LONGEST_REST = 64  # answers
 
 
