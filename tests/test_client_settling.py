@@ -1,0 +1,44 @@
+"""A consumer's book: which acks wait for others, and what is told of them."""
+
+from __future__ import annotations
+
+from mq.client.message import Delivery
+from mq.client.settling import ACK, ACKED_DELIVERIES, ACKED_MESSAGES, Book
+from mq.pb import raw_pb2 as raw
+
+
+def held(book: Book, number: int, messages: int) -> Delivery:
+    pulled = raw.PulledBatch(receipt=b"%d" % number, base_offset=number * messages, count=messages)
+    delivery = Delivery(pulled, "c", "g")
+    book.hold(delivery)
+    return delivery
+
+
+def test_acks_of_a_few_deliveries_wait_for_more() -> None:
+    book = Book()
+    for number in range(ACKED_DELIVERIES - 1):
+        book.ack(held(book, number, 1), 0, 1)
+    assert not book.is_urgent
+    book.ack_one(held(book, ACKED_DELIVERIES, 1), 0)
+    assert book.is_urgent
+
+
+def test_acks_of_many_messages_do_not_wait_however_few_their_deliveries() -> None:
+    book = Book()
+    delivery = held(book, 0, ACKED_MESSAGES)
+    book.ack(delivery, 0, ACKED_MESSAGES - 1)
+    assert not book.is_urgent
+    book.ack_one(delivery, ACKED_MESSAGES - 1)
+    assert book.is_urgent
+
+
+def test_what_was_taken_to_be_sent_is_not_urgent_any_more() -> None:
+    book = Book()
+    deliveries = [held(book, number, 1) for number in range(ACKED_DELIVERIES)]
+    for delivery in deliveries:
+        book.ack(delivery, 0, 1)
+    (settlement,) = book.take_all()
+    assert settlement.act == ACK
+    assert [each.receipt for each in settlement.receipts] == [each.receipt for each in deliveries]
+    assert not book.is_urgent
+    assert not book.held
