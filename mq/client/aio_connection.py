@@ -72,7 +72,7 @@ class AsyncConnection:
         backoff = Backoff()
         while True:
             try:
-                transport = await self.transport()
+                transport = self.ready or await self.transport()
                 return await self._attempt(
                     transport, method, request, min(ATTEMPT_SECONDS + wait, max(0.001, end - loop.time()))
                 )

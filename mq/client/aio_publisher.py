@@ -45,10 +45,11 @@ class AsyncLane:
 
     def _take(self) -> list[Entry]:
         waiting = [entry for entry in self._line if not entry[1].done()]
+        most = self._options.most_messages(MOST_MESSAGES)
         size = count = 0
         for message, _ in waiting:
             size += len(message)
-            if count >= self._options.most_messages(MOST_MESSAGES) or (count and size > MOST_BYTES):
+            if count >= most or (count and size > MOST_BYTES):
                 break
             count += 1
         self._line = waiting[count:]
