@@ -18,7 +18,10 @@ from .server import CACHE, FSYNC, Server
 class MqServer(Server):
     name = "mq"
     client = "mq-broker"
-    settings: ClassVar = {FSYNC: "as installed: fsync before the answer, group commit", CACHE: "WAL_SYNC=false"}
+    settings: ClassVar = {
+        FSYNC: "as installed: fsync before the answer, group commit, bytecode kept",
+        CACHE: "WAL_SYNC=false",
+    }
 
     @classmethod
     def version(cls) -> str | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
 
 from .driver import GROUP, QUEUE, Driver, batches_until, parts, tasks
-from .server import CACHE, FSYNC, Server, found, output_of
+from .server import CACHE, FSYNC, LOOK_SECONDS, Server, found, output_of
 
 PIPELINE = 1_000
 
@@ -59,7 +60,7 @@ class RedisDriver(Driver):
                 self.connection.xgroup_create(QUEUE, GROUP, id="0", mkstream=True)
                 return
             except self.redis.exceptions.BusyLoadingError:
-                continue  # it listens before it has read its file
+                time.sleep(LOOK_SECONDS)  # it listens before it has read its file
             except self.redis.exceptions.ResponseError:
                 return  # there is one
 

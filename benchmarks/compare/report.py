@@ -161,11 +161,13 @@ def _method(facts: dict[str, Any]) -> list[str]:
         "quorum queues in both classes, and syncs in both: a classic queue takes batches more slowly here, but is "
         "quicker end to end and after a kill.",
         "",
-        "The consumer's rate is taken from its first batch on, so that nobody's way into a group counts; its time to "
-        "the first message is in the row of the kill. Acks are what each has: of every message (Redis), of all up to "
-        "one (mq's batches, NATS, RabbitMQ), a committed offset (Kafka). Disk is what `du` tells, files that were "
-        "made ahead included. The column `mq / best` compares with the best of the others: above 1 is better where "
-        "more is better, below 1 where less is; bold where mq is not behind.",
+        "The consumer's rate is taken from its first batch on, so that nobody's way into a group counts; the first "
+        "message is in the row of the kill. There the consumer's process has loaded its client before the kill, and "
+        "connects as soon as the port is open, which with mq and Redis is before the log is read. Acks are what "
+        "each has: of every message (Redis), of all up to one (mq's batches, NATS, RabbitMQ), a committed offset "
+        "(Kafka). Disk is what `du` tells, files that were made ahead included. The column `mq / best` compares with "
+        "the best of the others: above 1 is better where more is better, below 1 where less is; bold where mq is not "
+        "behind.",
     ]
 
 

@@ -17,6 +17,7 @@ import psutil
 FSYNC = "fsync"  # an answer means: it survives a power cut
 CACHE = "cache"  # an answer means: it is in memory or in the page cache
 START_SECONDS = 90.0
+LOOK_SECONDS = 0.005  # between two looks whether it listens
 
 
 class Server:
@@ -51,6 +52,11 @@ class Server:
     # ------------------------------------------------------------ a life
 
     def start(self) -> None:
+        self.launch()
+        self._wait()
+
+    def launch(self) -> None:
+        """Start, and do not wait until it listens."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.process is None:
             self.prepare()
@@ -64,7 +70,6 @@ class Server:
                 stderr=log,
                 start_new_session=True,
             )
-        self._wait()
 
     def kill(self) -> None:
         """As a power cut does it to a process, with everything that it started."""
@@ -105,10 +110,16 @@ class Server:
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 raise RuntimeError(f"{self.name} ended with {self.process.returncode}: see {self.directory}.log")
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            if is_open(self.port):
                 return
-            time.sleep(0.005)
+            time.sleep(LOOK_SECONDS)
         raise RuntimeError(f"{self.name} does not listen after {START_SECONDS:.0f} s: see {self.directory}.log")
+
+
+def is_open(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 def free_port() -> int:
