@@ -1,6 +1,5 @@
 """Consumers: iterating, fetching, settling, steering, groups, and what a bad moment does to them."""
 
-import asyncio
 import signal
 import threading
 import time
@@ -10,11 +9,9 @@ from pathlib import Path
 
 import pytest
 from process import wait_until
-from tcpproxy import Proxy, connected
+from tcpproxy import connected
 
 import mq
-from mq.client.wire import WireTransport
-from mq.pb import mq_pb2 as pb
 
 DEADLINE = 30.0
 
@@ -383,107 +380,3 @@ def test_a_lease_that_is_gone_is_told_and_the_message_comes_again(
         assert consumer.lost == 2
         assert "delivered again" in caplog.text
         assert len(consumer.fetch(2, timeout=DEADLINE)) == 2
-
-
-def test_an_ordered_group_keeps_its_order_where_an_answer_is_lost(tmp_path: Path) -> None:
-    with connected(tmp_path) as (client, proxy), mq.Client(f"mq://127.0.0.1:{proxy.target}") as direct:
-        fill(direct, 8)
-        direct.create_group("c", "g", ordered=True)
-        with client.consumer("c", "g", ordered=True) as consumer, ThreadPoolExecutor() as pool:
-            first = consumer.fetch(2, timeout=DEADLINE)
-            first.ack()
-            consumer.flush()
-            proxy.swallow_answers()
-            second = pool.submit(consumer.fetch, 2, DEADLINE)
-            wait_until(lambda: direct.describe_group("c", "g").pending == 2)
-            proxy.heal()
-            seen = [message.offset for message in (*first, *second.result())]
-            while len(seen) < 8:
-                seen += [message.offset for message in consumer.fetch(2, timeout=DEADLINE)]
-    assert seen == list(range(8))
-
-
-def test_an_ordered_group_keeps_its_order_where_an_answer_is_lost_to_a_task(tmp_path: Path) -> None:
-    async def consume(address: str, proxy: Proxy, direct: mq.Client) -> list[int]:
-        async with (
-            mq.AsyncClient(address) as client,
-            await client.consumer("c", "g", ordered=True) as consumer,
-        ):
-            first = await consumer.fetch(2, DEADLINE)
-            await first.ack()
-            await consumer.flush()
-            proxy.swallow_answers()
-            fetch = asyncio.create_task(consumer.fetch(2, DEADLINE))
-            await asyncio.to_thread(wait_until, lambda: direct.describe_group("c", "g").pending == 2)
-            proxy.heal()
-            seen = [message.offset for message in (*first, *await fetch)]
-            while len(seen) < 8:
-                seen += [message.offset for message in await consumer.fetch(2, DEADLINE)]
-            return seen
-
-    with connected(tmp_path) as (_, proxy), mq.Client(f"mq://127.0.0.1:{proxy.target}") as direct:
-        fill(direct, 8)
-        direct.create_group("c", "g", ordered=True)
-        assert asyncio.run(consume(proxy.address, proxy, direct)) == list(range(8))
-
-
-def pull_late(port: int, member: str) -> None:
-    """What a network does that kept a pull for so long: it arrives, and nobody hears the answer."""
-    late = WireTransport("127.0.0.1", port)
-    request = pb.PullRequest(channel="c", group="g", member=member, max_messages=2)
-    late.call("mq.MQService/Pull", request.SerializeToString(), DEADLINE)
-    late.close()
-
-
-def test_an_ordered_group_keeps_its_order_where_a_pull_is_late(tmp_path: Path) -> None:
-    with connected(tmp_path) as (client, proxy), mq.Client(f"mq://127.0.0.1:{proxy.target}") as direct:
-        fill(direct, 8)
-        direct.create_group("c", "g", ordered=True)
-        with client.consumer("c", "g", ordered=True) as consumer, ThreadPoolExecutor() as pool:
-            name = consumer.member
-            first = consumer.fetch(2, timeout=DEADLINE)
-            first.ack()
-            consumer.flush()
-            proxy.swallow_requests()
-            second = pool.submit(consumer.fetch, 2, DEADLINE)
-            wait_until(lambda: proxy.swallowed_bytes > 0)
-            proxy.heal()
-            seen = [message.offset for message in (*first, *second.result())]
-            pull_late(proxy.target, name)
-            while len(seen) < 8:
-                batch = consumer.fetch(2, timeout=DEADLINE)
-                seen += [message.offset for message in batch]
-            batch.ack()
-            consumer.flush()
-            assert consumer.lost == 0
-    assert seen == list(range(8))
-
-
-def test_an_ordered_group_keeps_its_order_where_a_pull_of_a_task_is_late(tmp_path: Path) -> None:
-    async def consume(address: str, proxy: Proxy) -> list[int]:
-        async with (
-            mq.AsyncClient(address) as client,
-            await client.consumer("c", "g", ordered=True) as consumer,
-        ):
-            name = consumer.member
-            first = await consumer.fetch(2, DEADLINE)
-            await first.ack()
-            await consumer.flush()
-            proxy.swallow_requests()
-            fetch = asyncio.create_task(consumer.fetch(2, DEADLINE))
-            await asyncio.to_thread(wait_until, lambda: proxy.swallowed_bytes > 0)
-            proxy.heal()
-            seen = [message.offset for message in (*first, *await fetch)]
-            await asyncio.to_thread(pull_late, proxy.target, name)
-            while len(seen) < 8:
-                batch = await consumer.fetch(2, DEADLINE)
-                seen += [message.offset for message in batch]
-            await batch.ack()
-            await consumer.flush()
-            assert consumer.lost == 0
-            return seen
-
-    with connected(tmp_path) as (_, proxy), mq.Client(f"mq://127.0.0.1:{proxy.target}") as direct:
-        fill(direct, 8)
-        direct.create_group("c", "g", ordered=True)
-        assert asyncio.run(consume(proxy.address, proxy)) == list(range(8))

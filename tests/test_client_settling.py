@@ -42,3 +42,24 @@ def test_what_was_taken_to_be_sent_is_not_urgent_any_more() -> None:
     assert [each.receipt for each in settlement.receipts] == [each.receipt for each in deliveries]
     assert not book.is_urgent
     assert not book.held
+
+
+def test_what_is_given_back_is_lost_from_its_end_on_and_counts_what_was_handed_out() -> None:
+    order: list[Delivery] = []
+
+    class Noting(Book):
+        def lose(self, delivery: Delivery) -> None:
+            order.append(delivery)
+            super().lose(delivery)
+
+    book = Noting()
+    deliveries = [held(book, number, 4) for number in range(3)]
+    deliveries[0].given, deliveries[1].given = 4, 3
+    book.ack(deliveries[0], 0, 4)
+    book.ack(deliveries[1], 0, 1)
+    assert [settlement.act for settlement in book.take_all()] == [ACK]
+    book.ack(deliveries[1], 1, 2)
+    assert book.lose_all() == 2  # one was acked, and it was not sent; one was worked on
+    assert order == [deliveries[2], deliveries[1]]
+    assert [delivery.is_lost for delivery in deliveries] == [False, True, True]
+    assert book.take_all() == []

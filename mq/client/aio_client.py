@@ -23,11 +23,10 @@ from mq.client.aio_transaction import AsyncTransaction
 from mq.client.client import MOST_LANES, TIMEOUT_SECONDS, extend_seconds, member_name, settings_of
 from mq.client.codec import HeaderValue
 from mq.client.connection import CONNECT_SECONDS
-from mq.client.consumer import Membership, OnPartitions
 from mq.client.message import Published
 from mq.client.options import PLAIN, PublishOptions
 from mq.client.position import Start, start_of
-from mq.client.pulling import Cursor, MemberPull
+from mq.client.pulling import Cursor, MemberPull, Membership, OnPartitions
 from mq.client.transaction import Numberings
 from mq.client.transport import TimedOut
 from mq.client.value import Codec, message_of

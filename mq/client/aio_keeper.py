@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from mq.client.aio_connection import AsyncConnection
-from mq.client.keeper import ACK_SECONDS
+from mq.client.keeper import ACK_SECONDS, GIVEN_BACK
 from mq.client.message import Delivery, Part
 from mq.client.settling import NACK, REJECT, Book, Settlement
 from mq.errors import GroupNotFound, LeaseLost, MqError
@@ -77,6 +77,13 @@ class AsyncKeeper:
     def take(self, part: Part) -> None:
         """Settle this by other means: a transaction acks it itself."""
         self._book.take(*part)
+
+    def lose_all(self) -> None:
+        """All that is held goes back, also what waits to be handed out: it comes again, in its order."""
+        count = self._book.lose_all()
+        self.lost += count
+        if count:
+            log.warning(GIVEN_BACK, self._place[0], count)
 
     async def flush(self) -> None:
         """Send what waits, and wait for the answer. Raises the error of what could not be sent."""

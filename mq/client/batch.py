@@ -108,3 +108,12 @@ class Batch(Views[Message]):
         """All of them go to the dead-letter channel."""
         if ledger := self._ledger():
             ledger.reject(self._parts, reason)
+
+
+def parts_of(messages: Message | Sequence[Message] | Batch) -> list[Part]:
+    """The deliveries behind what a user names in one way or another."""
+    if isinstance(messages, Message):
+        return [messages.part()]
+    if isinstance(messages, Batch):
+        return messages.parts()
+    return [message.part() for message in messages]

@@ -18,13 +18,13 @@ from mq.client import address as addresses
 from mq.client.admin import Admin
 from mq.client.codec import HeaderValue
 from mq.client.connection import CONNECT_SECONDS, Connection
-from mq.client.consumer import Consumer, Membership, OnPartitions
+from mq.client.consumer import Consumer
 from mq.client.message import Published
 from mq.client.options import PLAIN, PublishOptions
 from mq.client.position import Start, start_of
 from mq.client.producer import Producer
 from mq.client.publisher import Lane
-from mq.client.pulling import Cursor, MemberPull
+from mq.client.pulling import Cursor, MemberPull, Membership, OnPartitions
 from mq.client.reader import Reader
 from mq.client.transaction import Numberings, Transaction
 from mq.client.value import Codec, message_of

@@ -7,44 +7,26 @@ Nothing that `stop` touches takes a lock, so a signal's handler may call it.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import NamedTuple
 
 from mq.client import unclosed
-from mq.client.batch import Batch
+from mq.client.batch import Batch, parts_of
 from mq.client.connection import Connection
 from mq.client.keeper import Keeper
-from mq.client.message import Delivery, Message, Part
+from mq.client.message import Delivery, Message
 from mq.client.position import Start, start_of
-from mq.client.pulling import LEAVE, LONGEST_WAIT_SECONDS, PULL, MemberPull, Pulled
-from mq.client.value import Codec
+from mq.client.pulling import LEAVE, LONGEST_WAIT_SECONDS, PULL, Membership, Pulled
 from mq.client.waiting import Waiting
 from mq.errors import MqError, Unavailable
 from mq.pb import mq_pb2 as pb
 
-log = logging.getLogger("mq")
-
 PREFETCH = 2  # answers that wait for their turn, beside the one that is worked on
-OnPartitions = Callable[[frozenset[int]], None]
-
-
-class Membership(NamedTuple):
-    """Who a consumer is, and how it pulls."""
-
-    pull: MemberPull
-    batch_size: int
-    interval: float
-    codec: Codec | None
-    on_assigned: OnPartitions | None
-    on_revoked: OnPartitions | None
-    is_ordered: bool
 
 
 class Consumer:
@@ -73,7 +55,6 @@ class Consumer:
         self._fetcher: threading.Thread | None = None
         self._assigned: frozenset[int] = frozenset()
         self._is_paused = self._is_stopping = self._is_closed = False
-        self._is_astray = False  # a pull got no answer
         self._pid = os.getpid()
         unclosed.opened(self)
 
@@ -136,7 +117,7 @@ class Consumer:
         >>> client.describe_group("orders", "billing").lag
         0
         """
-        self._keeper.ack(_parts(messages))
+        self._keeper.ack(parts_of(messages))
 
     def nack(self, messages: Message | Sequence[Message] | Batch, delay_ms: int | None = None) -> None:
         """Deliver these again.
@@ -146,7 +127,7 @@ class Consumer:
         >>> client.describe_group("orders", "billing").lag
         3
         """
-        self._keeper.nack(_parts(messages), delay_ms)
+        self._keeper.nack(parts_of(messages), delay_ms)
 
     def reject(self, messages: Message | Sequence[Message] | Batch, reason: str = "") -> None:
         """These go to the dead-letter channel.
@@ -156,7 +137,7 @@ class Consumer:
         >>> [each.text() for each in client.read("orders.dlq", follow=False)]
         ['one']
         """
-        self._keeper.reject(_parts(messages), reason)
+        self._keeper.reject(parts_of(messages), reason)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all acks so far are durable.
@@ -357,22 +338,27 @@ class Consumer:
                 return
 
     def _pull(self, count: int, wait: float, timeout: float) -> Pulled:
-        again = partial(self._start_over, count, wait)
-        request = again() if self._is_astray else self._as.pull.request(count, wait)
-        self._is_astray = True
-        data = self._own.call(PULL, request, wait=wait, timeout=timeout, before_retry=again)
-        self._is_astray = False
-        pulled = self._as.pull.answer(data, self._as.codec)
-        self._keeper.hold(pulled.deliveries, self._own.start_id)
+        pull, end = self._as.pull, time.monotonic() + timeout
+        again = partial(self._start_over, count, wait, end)
+        request = again() if pull.is_astray else pull.request(count, wait)
+        try:
+            data = self._own.call(PULL, request, wait=wait, timeout=end - time.monotonic(), before_retry=again)
+            pulled = pull.answer(data, self._as.codec)
+            self._keeper.hold(pulled.deliveries, self._own.start_id)
+        except BaseException as error:
+            pull.failed(pull.member, error)
+            raise
         return pulled
 
-    def _start_over(self, count: int, wait: float) -> bytes:
+    def _start_over(self, count: int, wait: float, end: float) -> bytes:
         """An answer may be lost, and with it messages that this member holds without knowing. Where order counts they
-        must come before what follows: so all is given back, and the next pull begins at the first that is not done. It
-        is another member's, because the one before may still be on its way, and must not take what follows."""
+        must come before what follows: so all is given back, what waits here too, and the next pull begins at the first
+        that is not done. It is another member's, because the one before may still be on its way, and must not take
+        what follows."""
         if self._as.is_ordered:
+            self._keeper.lose_all()
             with contextlib.suppress(MqError):
-                self._leave()
+                self._leave(min(self._shared.timeout, max(0.0, end - time.monotonic())))
             self.member = self._keeper.member = self._as.pull.rename()
         return self._as.pull.request(count, wait)
 
@@ -382,18 +368,10 @@ class Consumer:
             self._keeper.check(self._waiting.deliveries())
 
     def _leave(self, timeout: float | None = None) -> None:
-        self._shared.call(LEAVE, self._as.pull.leave(), timeout=timeout)
+        self._shared.call(LEAVE, self._as.pull.leave(self.member), timeout=timeout)
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():
             raise Unavailable("this consumer was made before a fork: make a new one in the child")
         if self._is_closed:
             raise Unavailable("the consumer is closed")
-
-
-def _parts(messages: Message | Sequence[Message] | Batch) -> list[Part]:
-    if isinstance(messages, Message):
-        return [messages.part()]
-    if isinstance(messages, Batch):
-        return messages.parts()
-    return [message.part() for message in messages]

@@ -19,6 +19,7 @@ from mq.errors import GroupNotFound, LeaseLost, MqError
 log = logging.getLogger("mq")
 
 ACK_SECONDS = 0.05
+GIVEN_BACK = "mq: all that was held of %s was given back; %d messages of it that were out are delivered again"
 
 
 class Keeper:
@@ -101,6 +102,14 @@ class Keeper:
         for each in extensions:
             self._settle(each)
         return [delivery for delivery in deliveries if not delivery.is_lost]
+
+    def lose_all(self) -> None:
+        """All that is held goes back, also what waits to be handed out: it comes again, in its order."""
+        with self._lock:
+            count = self._book.lose_all()
+            self.lost += count
+        if count:
+            log.warning(GIVEN_BACK, self._place[0], count)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what waits, and wait for the answer. Raises the error of what could not be sent."""

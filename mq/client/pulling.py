@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mq.client.message import Delivery
 from mq.client.position import Start, start_of
 from mq.client.value import Codec
+from mq.errors import MqError, ResourceExhausted
 from mq.pb import mq_pb2 as pb
 from mq.pb import raw_pb2 as raw
 
@@ -16,6 +17,7 @@ PULL = "mq.MQService/Pull"
 LEAVE = "mq.MQService/Leave"
 LONGEST_WAIT_SECONDS = 30.0
 LONGEST_NAME = 128
+OnPartitions = Callable[[frozenset[int]], None]
 
 
 class Pulled(NamedTuple):
@@ -42,6 +44,7 @@ class MemberPull:
         self.channel = channel
         self.group = group
         self.member = self._first_name = member
+        self.is_astray = False  # a pull of this name got no answer: it may have got messages
         self._start = start
         self._channel_id = 0
 
@@ -57,19 +60,40 @@ class MemberPull:
             channel_id=self._channel_id,
         ).SerializeToString()
 
-    def leave(self) -> bytes:
-        return pb.LeaveRequest(channel=self.channel, group=self.group, member=self.member).SerializeToString()
+    def leave(self, member: str) -> bytes:
+        return pb.LeaveRequest(channel=self.channel, group=self.group, member=member).SerializeToString()
+
+    def failed(self, member: str, error: BaseException) -> None:
+        """A pull of this name came to nothing. What the broker answered is an end, and nothing was given out by it."""
+        is_answer = isinstance(error, ResourceExhausted) or (
+            isinstance(error, MqError) and not error.retryable and type(error) is not MqError
+        )  # an MqError and no more: the transport did not understand, so it may be anything
+        if member == self.member and not is_answer:
+            self.is_astray = True
 
     def rename(self) -> str:
         """Be another member from now on: a pull that is still on its way counts for the one before."""
         end = f".{secrets.token_hex(4)}"
         self.member = self._first_name[: LONGEST_NAME - len(end)] + end
+        self.is_astray = False
         return self.member
 
     def answer(self, data: bytes, codec: Codec | None) -> Pulled:
         answer = read_answer(data, self.channel, self.group, codec)
         self._channel_id = answer.channel_id
         return answer
+
+
+class Membership(NamedTuple):
+    """Who a consumer is, and how it pulls."""
+
+    pull: MemberPull
+    batch_size: int
+    interval: float
+    codec: Codec | None
+    on_assigned: OnPartitions | None
+    on_revoked: OnPartitions | None
+    is_ordered: bool
 
 
 class Cursor:

@@ -185,6 +185,17 @@ class Book:
         self.held.pop(delivery.receipt, None)
         self._acked.pop(delivery.receipt, None)
 
+    def lose_all(self) -> int:
+        """All that is held was given back. Of what was handed out, how many messages were not surely settled.
+
+        The newest goes first: who is handed out messages meanwhile gets none that follows one that is lost.
+        """
+        count = 0
+        for delivery in reversed(list(self.held.values())):
+            count += delivery.given - (delivery.settled or b"").count(_GONE)
+            self.lose(delivery)
+        return count
+
 
 def _acked(delivery: Delivery) -> pb.Receipt | None:
     """A receipt for the marks of a delivery, which are then no longer waiting."""

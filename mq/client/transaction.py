@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from mq.client import codec
-from mq.client.batch import Batch
+from mq.client.batch import Batch, parts_of
 from mq.client.codec import HeaderValue
 from mq.client.keeper import Keeper
 from mq.client.message import Message, Part, Published, published
@@ -115,12 +115,7 @@ class Transaction:
 
     def ack(self, messages: Message | Sequence[Message] | Batch) -> None:
         """Ack at the end of the transaction."""
-        if isinstance(messages, Message):
-            parts = [messages.part()]
-        elif isinstance(messages, Batch):
-            parts = messages.parts()
-        else:
-            parts = [message.part() for message in messages]
+        parts = parts_of(messages)
         if any(delivery.ledger is None for delivery, _, _ in parts):
             raise InvalidArgument("a message that was read without a group can't be acked")
         self._acked += parts

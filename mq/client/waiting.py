@@ -44,7 +44,7 @@ class Waiting:
 
     def deliveries(self) -> list[Delivery]:
         """Those of which something waits."""
-        return [each for each in self._deliveries if each.given < each.count]
+        return [each for each in self._deliveries if each.given < each.count and not each.is_lost]
 
     def clear(self) -> None:
         """Nothing of this is handed out any more, also by a loop that is in the middle of a delivery."""
