@@ -159,6 +159,9 @@ class AsyncClient(AsyncAdmin):
     ) -> AsyncConsumer:
         """A member of a group, which is made where there is none.
 
+        `member`: its name. Where the group is ordered it gets a suffix after a pull that was not answered, and after a
+        `seek` that cut one short; `consumer.member` is the name at the moment.
+
         async with await client.consumer("orders", group="billing") as consumer:
             async for message in consumer:
                 async with message.process():

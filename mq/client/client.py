@@ -164,6 +164,9 @@ class Client(Admin):
     ) -> Consumer:
         """A member of a group, which is made where there is none. `interval`: seconds between pulls.
 
+        `member`: its name. Where the group is ordered it gets a suffix after a pull that was not answered, and after a
+        `seek` that cut one short; `consumer.member` is the name at the moment.
+
         >>> with client.consumer("orders", group="billing") as consumer:
         ...     for message in consumer:
         ...         with message.process():
