@@ -213,9 +213,9 @@ def test_a_broker_killed_in_the_middle_of_a_backup_leaves_the_one_before(
                 assert verify(str(nightly)).messages == messages
                 continue
         before = verify(str(nightly)).messages
+        once = WireTransport("127.0.0.1", port)  # a client would try again
         fuse.with_suffix(".new").write_text(str(step))
         fuse.with_suffix(".new").rename(fuse)
-        once = WireTransport("127.0.0.1", port)  # a client would try again
         with suppress(mq.Unavailable):
             once.call("mq.AdminService/CreateBackup", pb.CreateBackupRequest(directory="nightly").SerializeToString())
         assert process.wait() == -signal.SIGKILL

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,48 @@ def test_who_comes_before_the_broker_is_there_is_served() -> None:
             return channels
 
     assert asyncio.run(main()) == ["orders"]
+
+
+# Put before everything else in the broker's path: its import waits for a file.
+HELD = """
+import sys, time
+from pathlib import Path
+
+class Held:
+    def find_spec(self, name, path=None, target=None):
+        while name == "mq.server" and not Path({gate!r}).exists():
+            time.sleep(0.01)
+
+sys.meta_path.insert(0, Held())
+"""
+
+
+def test_mq_serve_listens_before_the_broker_is_imported(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    (tmp_path / "sitecustomize.py").write_text(HELD.format(gate=str(gate)))
+    (port,) = ports_of(listen("127.0.0.1", 0))
+    process = Process(tmp_path, "--wire-port", str(port), PYTHONPATH=str(tmp_path))
+    end = time.monotonic() + 30
+    while True:
+        try:
+            early = socket.create_connection(("127.0.0.1", port))
+            break
+        except ConnectionRefusedError:
+            assert time.monotonic() < end, "it does not listen"
+    with early:
+        assert not process.lines
+        gate.touch()
+        with mq.Client(f"mq://127.0.0.1:{port}") as client:
+            client.create_channel("orders")
+    process.signal()
+    assert process.wait() == 0
+
+
+def test_what_is_no_address_is_an_error_in_words() -> None:
+    with pytest.raises(OSError, match=r"can't listen on 10\.\.0\.1:0: "):
+        listen("10..0.1", 0)
+    with pytest.raises(OSError, match="no port above SERVER_PORT=65535"):
+        wire_sockets(Config(host="127.0.0.1", port=65_535))
 
 
 def test_the_wire_is_one_above_grpc_or_where_it_is_told_to_be_or_off() -> None:

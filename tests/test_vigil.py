@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 
+import pytest
+
+from mq.commitqueue import CommitQueue
+from mq.limits import Limits
+from mq.reply import LeaveReply
 from mq.vigil import LONGEST_REST, SECONDS, Vigil
+from wal import MemoryLog
+from wal.pb.wal_pb2 import ChannelCreated
 
 TURN = SECONDS / 10
 
@@ -83,3 +91,23 @@ def test_where_somebody_comes_it_follows_every_answer() -> None:
         assert loop.calls
         loop.vigil.end()
         loop.sleep()
+    assert loop.answer()
+    assert loop.answer(), "one in vain counts like the first"
+
+
+def test_a_group_made_durable_in_the_loop_is_followed_by_one_and_the_next_record_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(Vigil, "begin", lambda self: heard.append("begin"))
+    monkeypatch.setattr(Vigil, "end", lambda self: heard.append("end"))
+
+    async def main() -> None:
+        queue = CommitQueue(MemoryLog(), Limits(), lambda synced: None, lambda error: None)
+        for number in range(1, 4):
+            queue.put(ChannelCreated(channel_id=number, name=f"c{number}", partitions=1))
+            queue.answer(lambda reply: heard.append("answer"), LeaveReply())
+            await queue.drained()
+
+    asyncio.run(main())
+    assert heard == 3 * ["end", "answer", "begin"]

@@ -12,6 +12,8 @@ from mq.config import Config
 
 BACKLOG = 4_096  # connections that wait to be taken: all clients come back at once when a broker does
 
+HIGHEST_PORT = 65_535
+
 
 def wire_sockets(config: Config) -> list[socket.socket]:
     """Those that the settings ask for; none where the wire is off. Raises OSError where an address can't be had."""
@@ -20,6 +22,8 @@ def wire_sockets(config: Config) -> list[socket.socket]:
     if config.wire_port > 0:
         return listen(config.host, config.wire_port)
     # One above gRPC's, unless it is set; any free one where gRPC's is any free one.
+    if config.port == HIGHEST_PORT:
+        raise OSError(f"there is no port above SERVER_PORT={config.port} for the wire: set SERVER_WIRE_PORT")
     return listen(config.host, config.port + 1 if config.port else 0)
 
 
@@ -35,8 +39,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
             ]
             opened.pop_all()  # all are there, so they stay
             return sockets
-    except OSError as error:
-        raise OSError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
+    except (OSError, UnicodeError) as error:  # the latter where a name can't even be asked for
+        raise OSError(f"can't listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _is_spoken(family: int) -> bool:

@@ -82,7 +82,8 @@ class Outbox:
         if size <= JOINED_BYTES:
             transport.write(b"".join(pieces))
         else:
-            transport.writelines(pieces)
+            for piece in pieces:  # `writelines` of asyncio forgets to pause the protocol in some releases of Python
+                transport.write(piece)
         if self._deliveries:
             self.note_sent()
         if transport.get_write_buffer_size() > MOST_BYTES:
