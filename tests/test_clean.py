@@ -320,22 +320,33 @@ def test_a_delayed_message_outlives_the_cleaning_of_all_around_it(tmp_path: Path
 class Asked(MemoryLog):
     """Has something to clean as often as it is told to, and notes how much it was asked for."""
 
-    def __init__(self, rounds: int) -> None:
+    def __init__(self, rounds: int, part: float) -> None:
         super().__init__()
         self.rounds = rounds
+        self.part = part  # of what a round may free
         self.asked: list[int] = []
 
     async def clean(self, keep: Any, max_bytes: int) -> int:
         self.asked.append(max_bytes)
         self.rounds -= 1
-        return max_bytes if self.rounds >= 0 else 0
+        return int(max_bytes * self.part) if self.rounds >= 0 else 0
 
 
-def test_cleaning_takes_larger_parts_while_it_finds_more_and_small_ones_again_afterwards() -> None:
-    log = Asked(rounds=8)
+@pytest.mark.parametrize(
+    ("part", "asked"),
+    [
+        (0.3, [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 32_000, 32_000, 32_000]),
+        (0.9, [1_000, 4_000, 16_000, 32_000, 32_000, 32_000, 32_000, 32_000, 32_000]),
+    ],
+    ids=["a little more", "much more"],
+)
+def test_cleaning_takes_larger_parts_while_it_finds_more_and_small_ones_again_afterwards(
+    part: float, asked: list[int]
+) -> None:
+    log = Asked(8, part)
     hand = HandBroker(log, limits=Limits(clean_bytes=1_000))
     for _ in range(32):
         hand.tick(1000)
-    assert log.asked[:9] == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 32_000, 32_000, 32_000]
+    assert log.asked[:9] == asked
     assert log.asked[9:], "it goes on looking"
     assert set(log.asked[9:]) == {1_000}
