@@ -244,7 +244,7 @@ def test_closing_wakes_who_waits(client: mq.Client) -> None:
     consumer = client.consumer("c", "g")
     waiting = threading.Thread(target=lambda: list(consumer))
     waiting.start()
-    wait_until(lambda: consumer._fetcher is not None)
+    wait_until(lambda: consumer._ahead.is_at_work)
     consumer.close()
     consumer.close()
     waiting.join(DEADLINE)

@@ -364,8 +364,8 @@ def test_what_a_leave_takes_is_time_of_its_pull(tmp_path: Path, monkeypatch: pyt
             patch.setattr(consumer_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
             patch.setattr(Connection, "call", slow)
             with pytest.raises(Unavailable):
-                consumer._pull(2, 0.0, 7.0)
-            assert len(consumer._pull(2, 0.0, 7.0).deliveries) > 0
+                consumer._pull(consumer._own, 2, 0.0, 7.0)
+            assert len(consumer._pull(consumer._own, 2, 0.0, 7.0).deliveries) > 0
         assert asked == [(PULL, 7.0), (LEAVE, 7.0), (PULL, 1.0)]
 
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any
 
+from mq.client.ahead import PREFETCH
 from mq.client.aio_connection import AsyncConnection
 from mq.client.aio_keeper import AsyncKeeper
 from mq.client.aio_message import AsyncBatch, AsyncMessage
-from mq.client.consumer import PREFETCH
 from mq.client.message import Delivery, Part
 from mq.client.position import Start, start_of
 from mq.client.pulling import LEAVE, LONGEST_WAIT_SECONDS, PULL, Membership, Pulled

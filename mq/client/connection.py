@@ -55,6 +55,7 @@ class Connection:
         self._lock = threading.Lock()  # of _transport and the fact that it is closed
         self._closed = threading.Event()
         self._transport: Transport | None = None
+        self._is_cut = False
         self._turn = 0
         self.reconnects = 0  # successful ones, after the first
 
@@ -76,12 +77,14 @@ class Connection:
         timeout: float | None = None,
         wait: float = 0.0,
         patient: bool = False,
+        once: bool = False,
         before_retry: Callable[[], bytes] | None = None,
     ) -> bytes:
         """One request, one answer, however often it takes. `wait`: seconds that the broker may hold the answer back.
 
-        `patient`: also come back while the broker is short of something. `before_retry`: called after an
-        answer that may be lost; what it returns is sent instead. Raises MqError when the time is over.
+        `patient`: also come back while the broker is short of something. `once`: do not come back at all.
+        `before_retry`: called after an answer that may be lost; what it returns is sent instead. Raises MqError when
+        the time is over.
         """
         self.check_usable()
         end = time.monotonic() + (self.timeout if timeout is None else timeout)
@@ -90,11 +93,13 @@ class Connection:
             transport: Transport | None = None
             try:
                 transport = self.transport()
+                if self._is_cut:
+                    raise Unavailable("the client was closed")
                 limit = min(self._attempt_seconds + wait, max(0.001, end - time.monotonic()))
                 return transport.call(method, request, limit)
             except MqError as error:
                 self._judge(error, method, transport)
-                if not error.retryable or (isinstance(error, ResourceExhausted) and not patient):
+                if once or not error.retryable or (isinstance(error, ResourceExhausted) and not patient):
                     raise
                 backoff = backoff or Backoff()
                 pause = backoff.seconds()
@@ -150,6 +155,17 @@ class Connection:
     def pause(self, seconds: float) -> bool:
         """Wait, unless the connection is closed first; true where it was."""
         return self._closed.wait(seconds)
+
+    @property
+    def can_be_cut(self) -> bool:
+        """There is a connection, of a kind that `cut` ends."""
+        return hasattr(self._transport, "cut")
+
+    def cut(self) -> None:
+        """End the call that waits; there is none after it. Takes no lock, so a signal's handler may do it."""
+        self._is_cut = True
+        if cut := getattr(self._transport, "cut", None):
+            cut()
 
     def close(self) -> None:
         """Idempotent. After a fork the connection is the parent's, and stays open."""

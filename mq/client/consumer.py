@@ -1,4 +1,5 @@
-"""A consumer: iterate, or fetch by hand. A thread pulls the next batch while the current one is worked on.
+"""A consumer: iterate, or fetch by hand. A thread pulls the next batch while the current one is worked on, as long as
+there is more than one batch holds; otherwise whoever iterates pulls himself.
 
 Pulls have a connection of their own: closing it ends a pull that waits, and the broker gives out nothing more to it.
 Nothing that `stop` touches takes a lock, so a signal's handler may call it.
@@ -8,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 
 from mq.client import unclosed
+from mq.client.ahead import Ahead
 from mq.client.batch import Batch, parts_of
 from mq.client.connection import Connection
 from mq.client.keeper import Keeper
@@ -25,8 +26,6 @@ from mq.client.pulling import LEAVE, LONGEST_WAIT_SECONDS, PULL, Membership, Pul
 from mq.client.waiting import Waiting
 from mq.errors import MqError, Unavailable
 from mq.pb import mq_pb2 as pb
-
-PREFETCH = 2  # answers that wait for their turn, beside the one that is worked on
 
 
 class Consumer:
@@ -48,11 +47,9 @@ class Consumer:
         self._shared = shared  # acks, and all that is not a pull
         self._own, self._as = own, membership
         self._keeper = Keeper(shared, self.channel, self.group, self.member, extend_seconds)
-        self._arrived: SimpleQueue[Pulled | MqError | None] = SimpleQueue()
+        self._ahead = self._pulling_ahead()
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._waiting = Waiting()
-        self._room = threading.Semaphore(0)  # for answers that wait; of the present fetcher
-        self._fetcher: threading.Thread | None = None
         self._assigned: frozenset[int] = frozenset()
         self._is_paused = self._is_stopping = self._is_closed = False
         self._pid = os.getpid()
@@ -98,12 +95,13 @@ class Consumer:
         count = max_messages or self._as.batch_size
         end = time.monotonic() + timeout
         while self._is_resumed(left := max(0.0, end - time.monotonic())):
-            if self._fetcher is not None:
-                waiting = len(self._waiting)
+            waiting = len(self._waiting)
+            if self._ahead.is_at_work:
                 while waiting < count and self._receive(0.0 if waiting else max(0.0, end - time.monotonic())):
                     waiting = len(self._waiting)
-            elif not len(self._waiting):
-                self._enter(self._pull(count, min(LONGEST_WAIT_SECONDS, left), timeout + self._own.timeout))
+            elif not waiting:
+                wait = min(LONGEST_WAIT_SECONDS, left)
+                self._enter(self._pull(self._own, count, wait, timeout + self._own.timeout))
             parts = [] if self._is_paused else self._waiting.take(count)
             if parts or time.monotonic() >= end or self._is_stopping:
                 return Batch(parts)
@@ -178,7 +176,7 @@ class Consumer:
         ...     consumer.fetch(1, timeout=5)[0].text()
         'three'
         """
-        self._stop_fetching()
+        self._stop_pulling()
         self._keeper.flush()
         self._leave()
         request = pb.SeekRequest(channel=self.channel, group=self.group, start=start_of(start), force=True)
@@ -189,8 +187,9 @@ class Consumer:
     def stop(self) -> None:
         """End the iteration after the message that is worked on. A signal's handler may call this."""
         self._is_stopping = True
-        self._arrived.put(None)
+        self._ahead.wake()
         self._wakeups.put(None)
+        self._own.cut()
 
     @property
     def assigned(self) -> frozenset[int]:
@@ -225,7 +224,7 @@ class Consumer:
         self._is_closed = True
         unclosed.closed(self)
         self.stop()
-        self._stop_fetching(timeout)
+        self._stop_pulling(timeout)
         self._own.close()
         self.stop()  # once more: whoever waits in an iteration still has to hear of it
         try:
@@ -250,33 +249,53 @@ class Consumer:
     def __repr__(self) -> str:
         return f"<mq.Consumer {self.member} of {self.channel}/{self.group}>"
 
-    # ------------------------------------------------------------ from the fetcher
+    # ------------------------------------------------------------ what comes
 
     def _next(self) -> Delivery | None:
         """The delivery to hand out of; None: stopped or closed."""
         if self._is_stopping and self._pid == os.getpid():
             return None
         self._check_usable()
-        self._start_fetching()
         while self._is_resumed(None):
             if (delivery := self._waiting.first()) is not None:
                 return delivery
-            self._receive(None)
+            if not (self._ahead.is_at_work or self._own.can_be_cut):
+                self._ahead.begin()
+            if self._ahead.is_at_work:
+                self._receive(None)
+            else:
+                self._pull_here()
         return None
 
     def _receive(self, timeout: float | None) -> bool:
-        """Take in the fetcher's next answer; false: none came in time, or a stop did."""
-        try:
-            arrived = self._arrived.get(timeout=timeout)
-        except Empty:
+        """Take in the next answer that was pulled ahead; false: there is none in time, or a stop came."""
+        if not self._ahead.is_at_work:
             return False
-        if isinstance(arrived, MqError) and not self._is_stopping:
-            self._fetcher = None
-            raise arrived
-        if isinstance(arrived, Pulled):
-            self._room.release()
-            self._enter(arrived)
-        return not self._is_stopping
+        try:
+            pulled = self._ahead.take(timeout)
+        except MqError:
+            if self._is_stopping:
+                return False
+            raise
+        if pulled is not None:
+            self._enter(pulled)
+        return pulled is not None and not self._is_stopping
+
+    def _pull_here(self) -> None:
+        """Without a second try: that takes long, and is the other thread's, from which a stop can call away at once."""
+        own, ahead = self._own, self._ahead
+        try:
+            pulled = self._pull(own, self._as.batch_size, LONGEST_WAIT_SECONDS, float("inf"), once=True)
+        except MqError as error:
+            if self._is_stopping or own is not self._own:
+                return
+            if not error.retryable:
+                raise
+            ahead.begin()
+            return
+        self._enter(pulled)
+        if ahead.goes_on(pulled):
+            ahead.begin()
 
     def _is_resumed(self, timeout: float | None) -> bool:
         """Wait through a pause, also until a signal's handler ends it; false: it takes too long, or a stop came."""
@@ -296,55 +315,34 @@ class Consumer:
                 self._as.on_assigned(pulled.assigned - before)
         self._waiting.add(pulled.deliveries)
 
-    # ------------------------------------------------------------ the fetcher
+    # ------------------------------------------------------------ pulling
 
-    def _start_fetching(self) -> None:
-        if self._fetcher is None:
-            self._room = threading.Semaphore(PREFETCH)
-            fetcher = threading.Thread(target=self._fetch_all, args=(self._room,), name="mq-consumer", daemon=True)
-            fetcher.start()
-            self._fetcher = fetcher
+    def _pulling_ahead(self) -> Ahead:
+        def pull(own: Connection) -> Pulled:
+            return self._pull(own, self._as.batch_size, LONGEST_WAIT_SECONDS, float("inf"))
 
-    def _stop_fetching(self, timeout: float | None = None) -> None:
+        return Ahead(
+            self._own, pull, self._check_waiting, batch_size=self._as.batch_size, interval=self._as.interval
+        )  # fmt: skip
+
+    def _stop_pulling(self, timeout: float | None = None) -> None:
         """End the pull that waits; what was pulled and not handed out is forgotten here."""
-        fetcher, self._fetcher = self._fetcher, None
         own, self._own = self._own, self._own.another()
+        ahead, self._ahead = self._ahead, self._pulling_ahead()
         own.close()
-        self._room.release()
-        if fetcher is not None:
-            fetcher.join(timeout)
-        with contextlib.suppress(Empty):
-            while self._arrived.get_nowait() is not None:
-                pass
+        ahead.wake()
+        ahead.end(timeout)
         self._waiting.clear()
 
-    def _fetch_all(self, room: threading.Semaphore) -> None:
-        own = self._own
-        breaks = own.reconnects
-        while room.acquire() and not self._is_stopping and own is self._own:
-            try:
-                pulled = self._pull(self._as.batch_size, LONGEST_WAIT_SECONDS, float("inf"))
-            except MqError as error:
-                self._arrived.put(error)  # also where it was stopped: then nobody takes it
-                return
-            if breaks != own.reconnects:
-                breaks = own.reconnects
-                self._check_waiting()
-            if pulled.deliveries or pulled.assigned != self._assigned:
-                self._arrived.put(pulled)
-            else:
-                room.release()
-            if self._as.interval and own.pause(self._as.interval):
-                return
-
-    def _pull(self, count: int, wait: float, timeout: float) -> Pulled:
+    def _pull(self, own: Connection, count: int, wait: float, timeout: float, once: bool = False) -> Pulled:
         pull, end = self._as.pull, time.monotonic() + timeout
         again = partial(self._start_over, count, wait, end)
         request = again() if pull.is_astray else pull.request(count, wait)
         try:
-            data = self._own.call(PULL, request, wait=wait, timeout=end - time.monotonic(), before_retry=again)
+            left = end - time.monotonic()
+            data = own.call(PULL, request, wait=wait, timeout=left, before_retry=None if once else again, once=once)
             pulled = pull.answer(data, self._as.codec)
-            self._keeper.hold(pulled.deliveries, self._own.start_id)
+            self._keeper.hold(pulled.deliveries, own.start_id)
         except BaseException as error:
             pull.failed(pull.member, error)
             raise

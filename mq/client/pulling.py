@@ -28,6 +28,7 @@ class Pulled(NamedTuple):
     generation: int
     assigned: frozenset[int]
     channel_id: int
+    size: int  # bytes
 
     @property
     def messages(self) -> int:
@@ -136,6 +137,7 @@ def read_answer(data: bytes, channel: str, group: str, codec: Codec | None) -> P
         answer.generation,
         frozenset(answer.assigned),
         answer.channel_id,
+        len(data),
     )
 
 

@@ -104,6 +104,11 @@ class WireTransport:
         else:
             self._socket.let_go()
 
+    def cut(self) -> None:
+        """Whoever reads finds the end of the connection. Takes no lock."""
+        if self._pid == os.getpid():
+            self._socket.cut()
+
     @property
     def is_usable(self) -> bool:
         return self._failure is None and not self.is_draining and self._pid == os.getpid()

@@ -74,9 +74,13 @@ class WireSocket:
 
     def shut(self) -> None:
         """End the connection; whoever reads wakes up."""
+        self.cut()
+        self._socket.close()
+
+    def cut(self) -> None:
+        """End what is said on it; it is still ours to close."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
 
     def let_go(self) -> None:
         """Close our copy: after a fork the connection is the parent's."""
