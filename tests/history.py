@@ -6,7 +6,7 @@ and has no place was delayed: it gets its offset when it is due. Contents are un
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -25,6 +25,7 @@ class History:
     stored: dict[Place, bytes] = field(default_factory=dict)  # what a reader found in the end
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)  # start and next offset of each partition
     lost: set[Place] = field(default_factory=set)  # reported as damaged, trimmed, expired or compacted
+    breaks: list[tuple[int, str | None]] = field(default_factory=list)  # when, and whose answer was lost; None: a start
     _lock: Lock = field(default_factory=Lock)
 
     def published(
@@ -44,6 +45,16 @@ class History:
     def acked(self, place: Place, group: str, outcome: str, receipt: bytes) -> None:
         with self._lock:
             self.acks.append((len(self.deliveries), place, group, outcome, receipt))
+
+    def lost_an_answer(self, group: str) -> None:
+        """Of a pull: whatever was in it counts as delivered, and nobody saw it."""
+        with self._lock:
+            self.breaks.append((len(self.deliveries), group))
+
+    def started_again(self) -> None:
+        """A broker that was killed forgets what it had given out."""
+        with self._lock:
+            self.breaks.append((len(self.deliveries), None))
 
     def check(self, groups: list[str], ordered: list[str] | None = None) -> list[str]:
         """Every rule that is broken, one line each. `ordered`: groups whose acks were noted in the order of sending."""
@@ -100,12 +111,25 @@ class History:
     def _check_order(self) -> list[str]:
         """First deliveries of one group follow the offsets of each partition.
 
-        A message that is seen first with a count of 2 was delivered before, in an answer that got lost.
+        A message that is seen first with a count of 2 was delivered before, in an answer that got lost. Where a later
+        answer arrived, and then the broker was killed, it is seen first with a count of 1, and after what followed it.
         """
         broken = []
         last: dict[tuple[str, int], int] = {}
         seen: set[tuple[str, Place]] = set()
-        for _, place, count, group in self.deliveries:
+        lost: set[str] = set()  # groups an answer to which was lost
+        behind: set[str] = set()  # those that got another after it
+        breaks = deque(self.breaks)
+        for moment, (_, place, count, group) in enumerate(self.deliveries):
+            while breaks and breaks[0][0] <= moment:
+                _, whose = breaks.popleft()
+                if whose is not None:
+                    lost.add(whose)
+                    continue
+                last = {key: offset for key, offset in last.items() if key[0] not in behind}
+                lost, behind = set(), set()
+            if group in lost:
+                behind.add(group)
             if (group, place) in seen or count > 1:
                 continue
             seen.add((group, place))

@@ -210,7 +210,9 @@ class Load:
                         self._turn(transport, group, member, rng)
                     if group == ORDERED and rng.random() < 0.02:
                         self._leave(transport, group, rng.choice(members))
-            except MqError:
+            except MqError as error:
+                if isinstance(error, Unavailable):
+                    self.history.lost_an_answer(group)
                 self.is_over.wait(0.01)
             finally:
                 transport.close()

@@ -26,7 +26,9 @@ class Scene:
 
     def serve(self, broker: Process | None = None, **settings: str) -> Process:
         self.broker = broker or Process(self.directory, **SETTINGS | settings)
-        self.load.port = self.broker.wait_for_port("wire")
+        port = self.broker.wait_for_port("wire")
+        self.load.history.started_again()
+        self.load.port = port
         return self.broker
 
     def begin(self, **settings: str) -> Process:

@@ -200,3 +200,34 @@ def test_a_delivery_whose_first_answer_was_lost_may_come_late() -> None:
     deliver_out_of_order(history)
     history.deliveries[1] = (*history.deliveries[1][:2], 2, "g")
     assert history.check(["g"]) == []
+
+
+def lose_an_answer(history: History) -> None:
+    """The first one: the second was seen, and then the broker was killed."""
+    deliver_out_of_order(history)
+    history.breaks = [(0, "g"), (1, None)]
+
+
+def test_what_was_in_a_lost_answer_may_come_late_after_a_kill_and_counts_anew() -> None:
+    history = good()
+    lose_an_answer(history)
+    assert history.check(["g"]) == []
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [[(0, "g")], [(1, None)], [(0, "other"), (1, None)], [(1, "g"), (1, None)], [(0, None), (0, "g")]],
+    ids=["no kill", "no lost answer", "another's answer", "the last answer", "a kill before it"],
+)
+def test_otherwise_it_may_not(breaks: list[tuple[int, str | None]]) -> None:
+    history = good()
+    lose_an_answer(history)
+    history.breaks = breaks
+    assert [line for line in history.check(["g"]) if "was first delivered after" in line]
+
+
+def test_what_is_noted_of_breaks_is_where_it_happened() -> None:
+    history = good()
+    history.lost_an_answer("g")
+    history.started_again()
+    assert history.breaks == [(4, "g"), (4, None)]
