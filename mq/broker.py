@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from loguru import logger
@@ -337,7 +337,7 @@ class Broker:
     async def _after_lookup(self, command: Command, done: Done) -> None:
         assert isinstance(command, (CreateGroup, Seek))
         try:
-            found = replace(command, positions=await self._readback.positions(command))
+            found = command._replace(positions=await self._readback.positions(command))
             if self.failed is not None:
                 raise self.failed
             self._run(found, done)

@@ -3,6 +3,9 @@
 Fields are named as in proto/mq.proto. The service has validated them: names are well-formed, `batch` is a
 well-formed Batch of `count` messages (at least one), sizes are within the limits of the edge. Settings are the
 messages of proto/wal.proto, because they go into records as they are.
+
+Tuples, because a start of the broker waits until they are all made, and a dataclass takes four times as long to make.
+`Publish` is one: a tuple has a `count` of its own.
 """
 
 from __future__ import annotations
@@ -45,38 +48,32 @@ class Receipt(NamedTuple):
 # ---------------------------------------------------------------- channels
 
 
-@dataclass(slots=True)
-class CreateChannel:
+class CreateChannel(NamedTuple):
     channel: str
     partitions: int = 0  # 0: one
     settings: ChannelSettings | None = None  # None: the server's defaults
     fail_if_exists: bool = False
 
 
-@dataclass(slots=True)
-class ListChannels:
+class ListChannels(NamedTuple):
     prefix: str = ""
 
 
-@dataclass(slots=True)
-class DescribeChannel:
+class DescribeChannel(NamedTuple):
     channel: str
 
 
-@dataclass(slots=True)
-class UpdateChannel:
+class UpdateChannel(NamedTuple):
     channel: str
     settings: ChannelSettings | None = None  # None: as they are
     partitions: int = 0  # 0: as they are; never fewer
 
 
-@dataclass(slots=True)
-class DeleteChannel:
+class DeleteChannel(NamedTuple):
     channel: str
 
 
-@dataclass(slots=True)
-class PurgeChannel:
+class PurgeChannel(NamedTuple):
     channel: str
     partition: int | None = None
     before_offset: int = 0  # 0: everything
@@ -102,14 +99,12 @@ class Publish:
     durability: int = DEFAULT
 
 
-@dataclass(slots=True)
-class CancelSchedule:
+class CancelSchedule(NamedTuple):
     channel: str
     schedule_id: int
 
 
-@dataclass(slots=True)
-class ListSchedules:
+class ListSchedules(NamedTuple):
     """Delayed publishes that are not due yet, the soonest first."""
 
     channel: str
@@ -117,8 +112,7 @@ class ListSchedules:
     after: tuple[int, int] = (0, 0)  # due_us and id of the last one seen
 
 
-@dataclass(slots=True)
-class Redrive:
+class Redrive(NamedTuple):
     """Send a slice of a dead-letter channel back, or elsewhere. The caller comes again at the pace it likes."""
 
     channel: str
@@ -133,8 +127,7 @@ class Redrive:
 # ---------------------------------------------------------------- pulling
 
 
-@dataclass(slots=True)
-class Pull:
+class Pull(NamedTuple):
     """With a group it leases and needs a member; without one it reads from `positions`, else from `start`."""
 
     channel: str
@@ -152,16 +145,14 @@ class Pull:
 # ---------------------------------------------------------------- leases
 
 
-@dataclass(slots=True)
-class Ack:
+class Ack(NamedTuple):
     channel: str
     group: str
     member: str
     receipts: Sequence[Receipt]
 
 
-@dataclass(slots=True)
-class Nack:
+class Nack(NamedTuple):
     channel: str
     group: str
     member: str
@@ -169,8 +160,7 @@ class Nack:
     delay_ms: int | None = None  # None: the group's backoff
 
 
-@dataclass(slots=True)
-class Reject:
+class Reject(NamedTuple):
     channel: str
     group: str
     member: str
@@ -178,8 +168,7 @@ class Reject:
     reason: str = ""
 
 
-@dataclass(slots=True)
-class Extend:
+class Extend(NamedTuple):
     channel: str
     group: str
     member: str
@@ -187,8 +176,7 @@ class Extend:
     ack_wait_ms: int = 0  # 0: the group's
 
 
-@dataclass(slots=True)
-class Commit:
+class Commit(NamedTuple):
     channel: str
     group: str
     member: str
@@ -196,8 +184,7 @@ class Commit:
     positions: Sequence[Position]
 
 
-@dataclass(slots=True)
-class Seek:
+class Seek(NamedTuple):
     """Exactly one of start and shift is set."""
 
     channel: str
@@ -210,15 +197,13 @@ class Seek:
     positions: Sequence[Position] = ()  # in place of start, once the broker has looked up a time
 
 
-@dataclass(slots=True)
-class Leave:
+class Leave(NamedTuple):
     channel: str
     group: str
     member: str
 
 
-@dataclass(slots=True)
-class Transact:
+class Transact(NamedTuple):
     """Of the publishes inside, producer_id, sequence, delay and durability are not used. `crc` covers all of them."""
 
     publishes: Sequence[Publish]
@@ -232,8 +217,7 @@ class Transact:
 # ---------------------------------------------------------------- groups
 
 
-@dataclass(slots=True)
-class CreateGroup:
+class CreateGroup(NamedTuple):
     """Answered by GroupInfo; fields of settings that are 0 take the server's default."""
 
     channel: str
@@ -243,27 +227,23 @@ class CreateGroup:
     positions: Sequence[Position] = ()  # in place of start, once the broker has looked up a time
 
 
-@dataclass(slots=True)
-class UpdateGroup:
+class UpdateGroup(NamedTuple):
     channel: str
     group: str
     settings: GroupSettings
 
 
-@dataclass(slots=True)
-class ListGroups:
+class ListGroups(NamedTuple):
     channel: str = ""  # empty: of all channels
 
 
-@dataclass(slots=True)
-class DescribeGroup:
+class DescribeGroup(NamedTuple):
     channel: str
     group: str
     pending: bool = False  # also who holds what
 
 
-@dataclass(slots=True)
-class DeleteGroup:
+class DeleteGroup(NamedTuple):
     channel: str
     group: str
 

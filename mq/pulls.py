@@ -6,7 +6,6 @@ Runs on the loop. A task is made only where a batch, or a position by time, has 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 from loguru import logger
@@ -65,7 +64,7 @@ class Pulls:
         pull = poll.pull
         channel = self._state.same_channel(pull.channel, pull.channel_id)
         if not pull.group:
-            poll.pull = replace(pull, positions=resolve(channel, pull))
+            poll.pull = pull._replace(positions=resolve(channel, pull))
         elif pull.group not in channel.groups:
             made = CreateGroup(pull.channel, pull.group, start=pull.start, positions=pull.positions)
             self._owner.take(decide(self._state, made, self._clock.now_us()))
@@ -89,7 +88,7 @@ class Pulls:
             if missing.reached:
                 # What has expired is passed over once: reading it again for each batch behind it would never end.
                 places = [Position(number, missing.reached[number]) for number, _ in poll.pull.positions]
-                poll.pull = replace(poll.pull, positions=places)
+                poll.pull = poll.pull._replace(positions=places)
             self._polls.remove(poll)
             self._owner.spawn(self._answered(poll, self._pull_after_reading(poll, missing)))
             return True
@@ -157,7 +156,7 @@ class Pulls:
 
     async def _pull_after_lookup(self, poll: LongPoll) -> None:
         try:
-            poll.pull = replace(poll.pull, positions=await self._readback.positions(poll.pull))
+            poll.pull = poll.pull._replace(positions=await self._readback.positions(poll.pull))
             if self._is_over(poll):
                 return
             self._prepare(poll)

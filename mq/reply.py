@@ -1,4 +1,7 @@
-"""What a broker answers: one value per act of mq/command.py. No behaviour; fields are named as in proto/mq.proto."""
+"""What a broker answers: one value per act of mq/command.py. No behaviour; fields are named as in proto/mq.proto.
+
+Tuples like the commands, but for those that have a `count`, or to which something is added later.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,19 @@ from wal.pb.wal_pb2 import ChannelSettings, GroupSettings
 
 
 @dataclass(slots=True)
-class CreateChannelReply:
+class Done:
+    """There is nothing to tell. Not a tuple: an empty one counts as false."""
+
+
+class CreateChannelReply(NamedTuple):
     created: bool  # false: it was there already
 
 
-@dataclass(slots=True)
-class DeleteChannelReply:
+class DeleteChannelReply(Done):
     pass
 
 
-@dataclass(slots=True)
-class PurgeChannelReply:
+class PurgeChannelReply(NamedTuple):
     purged: int
 
 
@@ -33,8 +38,7 @@ class PartitionInfo(NamedTuple):
     damaged: Sequence[tuple[int, int]]
 
 
-@dataclass(slots=True)
-class ChannelInfo:
+class ChannelInfo(NamedTuple):
     """Answer of DescribeChannel and UpdateChannel."""
 
     channel: str
@@ -49,8 +53,7 @@ class ChannelInfo:
     channel_id: int
 
 
-@dataclass(slots=True)
-class ListChannelsReply:
+class ListChannelsReply(NamedTuple):
     channels: list[ChannelInfo]
 
 
@@ -75,8 +78,7 @@ class PublishReply:
     placements: Sequence[Placement] = ()  # where a keyed batch was split; partition and base_offset are the first's
 
 
-@dataclass(slots=True)
-class CancelScheduleReply:
+class CancelScheduleReply(Done):
     pass
 
 
@@ -87,13 +89,11 @@ class ScheduleInfo:
     count: int  # messages
 
 
-@dataclass(slots=True)
-class ListSchedulesReply:
+class ListSchedulesReply(NamedTuple):
     schedules: list[ScheduleInfo]
 
 
-@dataclass(slots=True)
-class RedriveReply:
+class RedriveReply(NamedTuple):
     moved: int
     left: int  # looked at and not asked for, or their origin is no more
     next_offset: int  # where to go on
@@ -124,50 +124,41 @@ class PullReply:
     group: str = ""
 
 
-@dataclass(slots=True)
-class AckReply:
+class AckReply(NamedTuple):
     acked: int  # messages
 
 
-@dataclass(slots=True)
-class NackReply:
+class NackReply(Done):
     pass
 
 
-@dataclass(slots=True)
-class RejectReply:
+class RejectReply(NamedTuple):
     rejected: int
 
 
-@dataclass(slots=True)
-class ExtendReply:
+class ExtendReply(NamedTuple):
     lease_until_us: int
 
 
-@dataclass(slots=True)
-class CommitReply:
+class CommitReply(Done):
     pass
 
 
-@dataclass(slots=True)
-class SeekReply:
+class SeekReply(NamedTuple):
     positions: list[Position]
     before: list[Position]
 
 
-@dataclass(slots=True)
-class LeaveReply:
+class LeaveReply(Done):
     pass
 
 
-@dataclass(slots=True)
-class TransactReply:
+class TransactReply(NamedTuple):
     publishes: list[PublishReply]
     duplicate: bool = False
 
 
-@dataclass(slots=True)
-class DeleteGroupReply:
+class DeleteGroupReply(Done):
     pass
 
 
@@ -196,8 +187,7 @@ class PendingRange(NamedTuple):
     since_us: int
 
 
-@dataclass(slots=True)
-class GroupInfo:
+class GroupInfo(NamedTuple):
     channel: str
     group: str
     settings: GroupSettings
@@ -212,13 +202,11 @@ class GroupInfo:
     created_us: int
 
 
-@dataclass(slots=True)
-class ListGroupsReply:
+class ListGroupsReply(NamedTuple):
     groups: list[GroupInfo]
 
 
-@dataclass(slots=True)
-class InstallReply:
+class InstallReply(NamedTuple):
     """Rewritten segments are part of the log."""
 
     segments: Sequence[str] = ()

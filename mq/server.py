@@ -1,7 +1,9 @@
 """The composition root: settings in, a running broker out. The only place that knows all parts.
 
-Order matters twice. Starting: listen (so that a taken port is known before any work, and health can say NOT_SERVING),
-open the log, recover, serve. Stopping: refuse new work, let what is in flight finish, sync, leave the clean mark.
+Order matters twice. Starting: listen (so that a taken port is known before any work), open the log, recover, serve.
+gRPC takes longer to load than most logs to recover, so it is opened when the wire serves; where recovering takes long,
+before that, and health says NOT_SERVING. Stopping: refuse new work, let what is in flight finish, sync, leave the clean
+mark.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from loguru import logger
 
@@ -24,8 +28,7 @@ from mq import __version__, logs
 from mq.broker import Broker, Recovered
 from mq.command import FSYNC, OS
 from mq.config import Config
-from mq.doors.grpc import GrpcDoor
-from mq.doors.listening import wire_sockets
+from mq.doors.listening import check_free, wire_sockets
 from mq.doors.wire import WireDoor
 from mq.errors import MqError
 from mq.limits import Limits
@@ -35,7 +38,11 @@ from wal import FileLog, Log, MemoryLog, Options, WalError
 from wal.clock import SystemClock
 from wal.pb.wal_pb2 import ChannelSettings, GroupSettings
 
+if TYPE_CHECKING:
+    from mq.doors.grpc import GrpcDoor
+
 FILES = 65_536  # above the connections that the doors take, and the segments
+SHORT_SECONDS = 0.5  # who recovers in less is not asked for its health meanwhile
 LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 
 
@@ -52,30 +59,70 @@ class Server:
         self._sockets = sockets
         self.broker: Broker | None = None
         self.start_id = uuid.uuid4().hex
-        self.grpc = GrpcDoor(max_request_bytes=config.max_request_bytes)
         self.wire = WireDoor(
             max_request_bytes=config.max_request_bytes, server=f"mq/{__version__}", start_id=self.start_id
         )
+        self._grpc: GrpcDoor | None = None
         self._rotation: asyncio.TimerHandle | None = None
+
+    @property
+    def grpc(self) -> GrpcDoor:
+        """Of a server that was started."""
+        assert self._grpc is not None
+        return self._grpc
 
     async def start(self) -> Recovered:
         """Listen, recover, serve. Raises StartFailed."""
+        recovering: asyncio.Task[tuple[Service, Recovered]] | None = None
         try:
-            await self.grpc.open(self.config.host, self.config.port)
-            if sockets := self._sockets or wire_sockets(self.config):
+            sockets = self._sockets or wire_sockets(self.config)
+            if sockets:
                 await self.wire.open(sockets)
-            log = await open_log(self.config)
-            self.broker = Broker(log, SystemClock(), limits(self.config), on_health=self._show_health)
-            recovered = await self.broker.start()
+            check_free(self.config.host, self.config.port)
+            recovering = asyncio.create_task(self._recover())
+            await asyncio.wait({recovering}, timeout=SHORT_SECONDS if sockets else 0)
+            if not recovering.done():
+                await self._open_grpc()
+            service, recovered = await recovering
+            self.wire.serve(service)
+            if self._grpc is None:
+                await self._open_grpc(service)
+            elif self.broker is not None:
+                self._show_health(self.broker.failed is None)  # it may have been told so while the door was opening
         except (WalError, OSError) as error:
-            await self.wire.drain()
-            await asyncio.gather(self.grpc.close(0), self.wire.close(0))
+            await self._give_up(recovering)
             raise StartFailed(_in_one_line(error, self.config)) from None
-        service = self.grpc.service = Service(self.broker, log, edge(self.config), self._facts(log))
-        self.broker.call_after_answers(self.wire.flush)
-        self.wire.serve(service)
         self._rotate_later()
         return recovered
+
+    async def _recover(self) -> tuple[Service, Recovered]:
+        log = await open_log(self.config)
+        self.broker = Broker(log, SystemClock(), limits(self.config), on_health=self._show_health)
+        recovered = await self.broker.start()
+        self.broker.call_after_answers(self.wire.flush)
+        service = Service(self.broker, log, edge(self.config), self._facts(log))
+        if self._grpc is not None:
+            self._grpc.service = service
+        return service, recovered
+
+    async def _open_grpc(self, service: Service | None = None) -> None:
+        from mq.doors.grpc import GrpcDoor
+
+        self._grpc = GrpcDoor(max_request_bytes=self.config.max_request_bytes)
+        self._grpc.service = service
+        is_serving = service is not None and self.broker is not None and self.broker.failed is None
+        await self._grpc.open(self.config.host, self.config.port, is_serving=is_serving)
+
+    async def _give_up(self, recovering: asyncio.Task[tuple[Service, Recovered]] | None) -> None:
+        """The start failed, perhaps when the wire served already."""
+        await self.wire.drain()
+        await asyncio.gather(self.wire.close(0), *([self._grpc.close(0)] if self._grpc else []))
+        if recovering is not None:
+            with suppress(WalError, OSError):
+                await recovering
+                assert self.broker is not None
+                await self.broker.drain()
+                await self.broker.close(self.config.graceful_shutdown_ms / 1_000)
 
     async def stop(self) -> bool:
         """Finish what is in flight, within the configured time, and close the log; False where the log had failed."""
@@ -119,7 +166,8 @@ class Server:
         )
 
     def _show_health(self, is_serving: bool) -> None:
-        self.grpc.show_health(is_serving)
+        if self._grpc is not None:
+            self._grpc.show_health(is_serving)
 
 
 async def open_log(config: Config) -> Log:

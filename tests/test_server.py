@@ -165,7 +165,7 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
         code, lines = run_to_end(tmp_path, "--port", str(other.port))
     assert code == 1
     (line,) = lines
-    assert line.startswith(f"mq: can't listen on 127.0.0.1:{other.port}: it is in use")
+    assert line == f"mq: can't listen on 127.0.0.1:{other.port}: Address already in use"
 
 
 def test_a_locked_directory_is_one_clear_line(tmp_path: Path) -> None:
@@ -239,6 +239,7 @@ def test_health_says_not_serving_while_it_recovers(monkeypatch: pytest.MonkeyPat
     thread = threading.Thread(target=run)
     thread.start()
     assert opening.wait(DEADLINE)
+    wait_until(lambda: servers[0]._grpc is not None and servers[0].grpc.port > 0)
     with grpc.insecure_channel(f"127.0.0.1:{servers[0].grpc.port}") as channel:
         for service in ("", "mq.MQService", "mq.AdminService"):
             assert health_of(channel, service) == NOT_SERVING
@@ -251,6 +252,32 @@ def test_health_says_not_serving_while_it_recovers(monkeypatch: pytest.MonkeyPat
         publish(channel, "orders", b"x")
     is_done.set()
     thread.join(DEADLINE)
+
+
+def test_the_wire_of_a_log_that_is_recovered_at_once_does_not_wait_for_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[bool] = []
+    opened = mq.server.Server._open_grpc
+
+    async def noted(self: mq.server.Server, *service: Any) -> None:
+        served.append(self.wire.service is not None)
+        await opened(self, *service)
+
+    monkeypatch.setattr(mq.server.Server, "_open_grpc", noted)
+    with broker() as running, grpc.insecure_channel(running.address) as channel:
+        assert health_of(channel) == SERVING
+        publish(channel, "orders", b"x")
+    assert served == [True]
+
+
+def test_a_port_that_is_taken_in_the_last_moment_leaves_a_log_that_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mq.server, "check_free", lambda *_: None)
+    with broker() as other:
+        with pytest.raises(mq.server.StartFailed, match="in use"), broker(tmp_path, SERVER_PORT=str(other.port)):
+            pass
+        with broker(tmp_path) as running, grpc.insecure_channel(running.address) as channel:
+            publish(channel, "orders", b"x")
 
 
 def test_a_failed_log_stops_the_serving_for_good(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The gRPC door: every method of the service under its gRPC path, with health and reflection beside it.
 
-Requests and answers pass as bytes: gRPC is told of no message type, so nothing is parsed here. The door opens before
-the broker has recovered and answers UNAVAILABLE until it is given a service; health says NOT_SERVING meanwhile.
+Requests and answers pass as bytes: gRPC is told of no message type, so nothing is parsed here. A door that opens before
+the broker has recovered answers UNAVAILABLE until it is given a service; health says NOT_SERVING meanwhile.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class GrpcDoor:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
-    async def open(self, host: str, port: int) -> None:
+    async def open(self, host: str, port: int, *, is_serving: bool = False) -> None:
         """Listen. Raises OSError where the address can't be had."""
         address = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
-        await self._set_health(False)
+        await self._set_health(is_serving)
         try:
             self.port = self._server.add_insecure_port(address)
         except RuntimeError:

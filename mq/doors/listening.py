@@ -5,6 +5,7 @@ operating system's queue instead of being refused, and a taken port is known at 
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from contextlib import ExitStack
 
@@ -27,6 +28,12 @@ def wire_sockets(config: Config) -> list[socket.socket]:
     return listen(config.host, config.port + 1 if config.port else 0)
 
 
+def check_free(host: str, port: int) -> None:
+    """A port on which gRPC will listen, once it is loaded. Raises OSError where another does."""
+    for each in listen(host, port) if port else ():
+        each.close()
+
+
 def listen(host: str, port: int) -> list[socket.socket]:
     """A socket for each address of the host. Raises OSError where one can't be had."""
     try:
@@ -40,7 +47,9 @@ def listen(host: str, port: int) -> list[socket.socket]:
             opened.pop_all()  # all are there, so they stay
             return sockets
     except (OSError, UnicodeError) as error:  # the latter where a name can't even be asked for
-        raise OSError(f"can't listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
+        number = error.errno if isinstance(error, OSError) else None
+        reason = os.strerror(number) if number and number > 0 else getattr(error, "strerror", None) or error
+        raise OSError(f"can't listen on {host}:{port}: {reason}") from None
 
 
 def _is_spoken(family: int) -> bool:
