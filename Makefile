@@ -179,8 +179,11 @@ $(JAVA): pyproject.toml $(DEV)
 	$(PIP) install -e '.[java]' || $(BIN)/python -m wal.spark.java
 	@touch $@
 
-$(COMPARE)/.installed: Makefile pyproject.toml | $(COMPARE)/bin/python
-	$(COMPARE)/bin/python -m pip --disable-pip-version-check --quiet install -e . $(COMPARE_CLIENTS)
+# Here mq is installed as users have it, and anew where it was changed: an editable install starts later.
+$(COMPARE)/.installed: Makefile pyproject.toml $(shell find mq wal -name '*.py') | $(COMPARE)/bin/python
+	$(COMPARE)/bin/python -m pip --disable-pip-version-check --quiet install . $(COMPARE_CLIENTS)
+	$(COMPARE)/bin/python -m pip --disable-pip-version-check --quiet install --force-reinstall --no-deps .
+	@rm -rf build/lib build/bdist.*
 	@touch $@
 
 $(PROTO_VENV)/.installed: Makefile | $(PROTO_VENV)/bin/python

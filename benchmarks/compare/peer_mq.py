@@ -19,7 +19,7 @@ class MqServer(Server):
     name = "mq"
     client = "mq-broker"
     settings: ClassVar = {
-        FSYNC: "as installed: fsync before the answer, group commit, bytecode kept",
+        FSYNC: "as installed: fsync before the answer, group commit",
         CACHE: "WAL_SYNC=false",
     }
 
@@ -33,9 +33,7 @@ class MqServer(Server):
 
     def environment(self) -> dict[str, str]:
         sync = "true" if self.durability == FSYNC else "false"
-        # the first start leaves its bytecode for the next one: an installed package has it, a source tree may not
-        bytecode = {"PYTHONDONTWRITEBYTECODE": ""}
-        return {"WAL_DIR_PATH": str(self.directory / "data"), "LOG_LEVEL": "WARNING", "WAL_SYNC": sync, **bytecode}
+        return {"WAL_DIR_PATH": str(self.directory / "data"), "LOG_LEVEL": "WARNING", "WAL_SYNC": sync}
 
 
 class MqDriver(Driver):
