@@ -40,6 +40,7 @@ class Agenda:
         self._is_burial_planned = False
         self._is_publishing_due = False
         self._is_held_up = False  # something waits for room in the log
+        self._is_arming = False
 
     @property
     def pulls(self) -> Pulls:
@@ -88,7 +89,15 @@ class Agenda:
             self._housekeep()
 
     def arm(self) -> None:
-        """Set the timer for whatever comes first."""
+        """Set the timer for whatever comes first: after this turn of the loop, whose answers need not wait for it."""
+        if not self._is_arming:
+            self._is_arming = True
+            self._owner.loop.call_soon(self._arm)
+
+    def _arm(self) -> None:
+        self._is_arming = False
+        if self._owner.refusal is not None:
+            return
         now_us, now = self._clock.now_us(), self._clock.monotonic()
         delay = self._housekeeping_at - now
         if self._state.alarms:

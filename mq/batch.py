@@ -99,11 +99,13 @@ class Batch:
 
     def cut(self, start: int, stop: int, max_messages: int, max_bytes: int, is_first: bool) -> Cut | None:
         """The messages from `start` up to `stop` that fit; the first of an answer always does. None: none."""
-        first, last = self._index(start), min(self._index(stop), self._index(start) + max_messages)
+        is_whole = start <= self.base and stop >= self.end and max_messages >= self.count > 0
+        if is_whole and self.size <= max_bytes:  # as mostly
+            return Cut(self.base, self.end, self.count, self.deltas, self.content())
+        first = self._index(start)
+        last = min(self._index(stop), first + max_messages)
         if first >= last:
             return None
-        if first == 0 and last == self.count and self.size <= max_bytes:
-            return Cut(self.base, self.end, self.count, self.deltas, self.content())
         bounds = self._bounds_of()
         content = self.content()
         fitting = bisect_right(bounds, bounds[first] + max_bytes) - 1
@@ -120,6 +122,8 @@ class Batch:
 
     def holds_any(self, start: int, stop: int) -> bool:
         """Whether a message lies in a stretch: there are holes where others were dropped."""
+        if not self.deltas:
+            return start < self.end and stop > self.base and start < stop
         return self._index(start) < self._index(stop)
 
     def _index(self, offset: int) -> int:

@@ -86,7 +86,15 @@ class Partition:
         batch = self.buffer.find(offset)
         return batch if batch is not None and batch.end <= self.visible else None
 
-    def check_readable(self, offset: int) -> None:
+    def readable_end(self, offset: int) -> int:
+        """How far pulls may go from an offset: to the next damage, or to what is not synced yet. Raises DataLoss."""
+        end = self.visible
+        if self.damaged or self.unreadable:
+            self._check_readable(offset)
+            end = min(end, self.damaged.next_start(offset, end), self.unreadable.next_start(offset, end))
+        return end
+
+    def _check_readable(self, offset: int) -> None:
         """Raises DataLoss where the offset lies in a damaged range."""
         for ranges in (self.damaged, self.unreadable):
             found = ranges.range_at(offset)
@@ -94,13 +102,6 @@ class Partition:
                 start, end = found
                 text = f"offsets {start} to {end - 1} of partition {self.number} are lost to damage"
                 raise DataLoss(text, self.number, start, end)
-
-    def readable_end(self, offset: int) -> int:
-        """How far pulls may go from an offset: to the next damage, or to what is not synced yet."""
-        end = self.visible
-        if self.damaged or self.unreadable:
-            end = min(end, self.damaged.next_start(offset, end), self.unreadable.next_start(offset, end))
-        return end
 
     def leave_out(self, most: int) -> int:
         """Records are lost that may have held so many offsets; returns the first that is left out.

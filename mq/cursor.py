@@ -74,6 +74,8 @@ class Cursor:
             start, stop = next(iter(self.returned))
             return start, max(start, min(stop, end))
         start = self.next
+        if not (self.acked or self.retries):  # as mostly
+            return start, max(start, end)
         while start < end:
             after = self.acked.end_of(start)
             known = self.retries.at(after)

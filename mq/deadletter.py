@@ -49,7 +49,6 @@ class Burial:
         self, group: Group, partition: Partition, start: int, end: int, delivery_count: int, reason: str
     ) -> tuple[int, int]:
         """Move the first of a range; returns how many, and where the rest starts. Raises Missing and DataLoss."""
-        partition.check_readable(start)
         stop = min(end, partition.readable_end(start))
         batch = partition.find(start)
         cut = (

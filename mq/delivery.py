@@ -129,7 +129,6 @@ def decide_read(state: State, command: Pull, now: int) -> Decision:
 
 def _read_partition(partition: Partition, offset: int, answer: Answer, following: dict[int, int], now: int) -> None:
     while not answer.is_full:
-        partition.check_readable(offset)
         stop = partition.readable_end(offset)
         batch = partition.find(offset) if offset < stop else None
         if batch is None:
@@ -206,11 +205,12 @@ class _Leasing:
         self.member = member
         self.partition = partition
         self.cursor: Cursor = group.cursors[partition.number]
+        self.is_ordered = group.is_ordered
         self.answer = answer
         self.now = now
 
     def run(self) -> None:
-        if self.group.is_ordered:
+        if self.is_ordered:
             while not self.answer.is_full and self._next():
                 pass
             return
@@ -232,11 +232,10 @@ class _Leasing:
     def _again(self) -> bool:
         """Lease what is due for redelivery; false: nothing is, or nothing more fits."""
         retries = self.cursor.retries
-        retry = retries.first_waiting() if self.group.is_ordered else retries.first_due(self.now)
+        retry = retries.first_waiting() if self.is_ordered else retries.first_due(self.now)
         if retry is None or retry.not_before_us > self.now:
             return False
         start, count = retry.start, retry.count + 1
-        self.partition.check_readable(start)
         stop = min(retry.end, self.partition.readable_end(start))
         batch = self.partition.find(start)
         end = self._skip(batch, start, stop) or self._give(batch, start, stop, count, self.answer.messages)
@@ -248,9 +247,8 @@ class _Leasing:
         """Lease what was never out; false: there is nothing, or nothing more fits."""
         if self.answer.fresh <= 0 or self.cursor.has_given(self.partition.visible):
             return False
-        start, _ = self.cursor.fresh(self.partition.visible)
-        self.partition.check_readable(start)
-        start, stop = self.cursor.fresh(self.partition.readable_end(start))
+        start, stop = self.cursor.fresh(self.partition.visible)
+        stop = min(stop, self.partition.readable_end(start))
         if start >= stop:
             return False
         batch = self.partition.find(start)

@@ -76,7 +76,6 @@ class _Redrive:
             if self.is_done():
                 break
             try:
-                self._partition.check_readable(self.offset)
                 self._slice(most - self.moved - self.left)
             except Missing:
                 if not (self.moved or self.left or self._gone):

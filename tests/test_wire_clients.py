@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from wirepeer import HELLO, Peer, request
 
 from mq import wire
 from mq.client import wire as sync_wire
+from mq.client import wire_socket
 from mq.client.transport import TimedOut
 from mq.client.wire import WireTransport
 from mq.client.wire_async import STREAM_BYTES, AsyncWireTransport
@@ -156,6 +158,32 @@ def test_deadlines_of_followers_hold_too(transport: WireTransport, name: str) ->
     transport.call(PUBLISH, publish(name), DEADLINE)
     leader.join(DEADLINE)
     assert not leader.is_alive()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> Iterator[WireTransport]:
+    """The system ends its reads after a second, which is a small part of what is waited for."""
+    monkeypatch.setattr(wire_socket, "READ_SECONDS", 1)
+    made = WireTransport("127.0.0.1", broker.port)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("timeout", [None, DEADLINE])
+def test_a_read_goes_on_when_the_system_ends_it_before_its_time(
+    impatient: WireTransport, name: str, timeout: float | None
+) -> None:
+    threading.Timer(1.5, impatient.call, (PUBLISH, publish(name))).start()
+    answer = impatient.call(PULL, waiting_pull(name), timeout)
+    assert pb.PullResponse.FromString(answer).batches
+
+
+def test_a_deadline_beyond_what_the_system_waits_is_kept(impatient: WireTransport, name: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(TimedOut):
+        impatient.call(PULL, waiting_pull(name), 1.5)
+    assert time.monotonic() - began >= 1.5
+    impatient.call(PUBLISH, publish(name))
 
 
 def test_closing_fails_what_is_in_flight(broker: Broker, name: str) -> None:

@@ -51,6 +51,7 @@ class WireTransport:
         self._used = time.monotonic()
         self._lock = threading.Lock()  # of everything above, and of _failure
         self._room = threading.Condition(self._lock)
+        self._waiting = 0  # for room
         self._sending = threading.Lock()
         self._reading = threading.Lock()
         self._reader: threading.Thread | None = None
@@ -124,7 +125,11 @@ class WireTransport:
         self._hear_news()
         with self._lock:
             while len(self._calls) >= self.welcome.window and self._failure is None:
-                self._room.wait()
+                self._waiting += 1
+                try:
+                    self._room.wait()
+                finally:
+                    self._waiting -= 1
             if self._failure is not None:
                 raise same(self._failure)
             self._last_id = id_ = self._last_id % 0xFFFFFFFF + 1
@@ -207,7 +212,8 @@ class WireTransport:
     def _take(self, id_: int, answer: bytes | MqError) -> None:
         with self._lock:
             call = self._calls.pop(id_, None)
-            self._room.notify()
+            if self._waiting:
+                self._room.notify()
         if call is not None and not call.is_given_up:
             _deliver(call, answer)
 

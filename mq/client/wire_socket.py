@@ -1,6 +1,7 @@
 """A blocking socket that speaks the wire: connected, greeted, frames in, bytes out. One reader, one sender at a time.
 
-The socket itself never has a timeout, because that would hold for both directions: whoever waits with a deadline polls.
+The socket object never has a timeout: it would hold for both directions, and cost a poll before each read. The system
+ends a read after some seconds instead, and only whoever has less time polls.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from mq.errors import Unavailable
 SCRATCH_BYTES = 64 << 10
 CONNECT_SECONDS = 5.0
 STUCK_SECONDS = 20  # a server that takes nothing for so long is as good as gone
+READ_SECONDS = 5  # then a read that waits looks at its deadline
 
 
 class WireSocket:
@@ -36,6 +38,10 @@ class WireSocket:
         with suppress(OSError):  # where the system takes another form of it, a stuck send stays stuck
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", STUCK_SECONDS, 0))
         self._socket.settimeout(None)
+        self._read_seconds = float("inf")
+        with suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", READ_SECONDS, 0))
+            self._read_seconds = READ_SECONDS
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._inbox = wire.Inbox(bytearray(SCRATCH_BYTES), greeting.LONGEST_ANSWER)
@@ -58,15 +64,23 @@ class WireSocket:
         if self._early:
             early, self._early = self._early, []
             return early
-        if deadline is not None and not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1_000):
-            raise TimedOut(f"{self.address} did not answer in time")
         try:
-            size = self._socket.recv_into(self._inbox.room())
+            size = self._receive(deadline)
             if size:
                 return self._inbox.received(size)
         except (OSError, ValueError, wire.FrameTooLong) as error:
             raise Unavailable(f"the connection to {self.address} broke: {error}") from None
         raise Unavailable(f"{self.address} closed the connection")
+
+    def _receive(self, deadline: float | None) -> int:
+        while True:
+            left = self._read_seconds if deadline is None else deadline - time.monotonic()
+            if left < self._read_seconds and not self._poll.poll(max(0.0, left) * 1_000):
+                raise TimedOut(f"{self.address} did not answer in time")
+            try:
+                return self._socket.recv_into(self._inbox.room())
+            except BlockingIOError:  # nothing came for so long
+                continue
 
     def has_news(self) -> bool:
         """Is there something to read, or is the connection gone?"""
