@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 FILES = 65_536  # above the connections that the doors take, and the segments
 SHORT_SECONDS = 0.5  # who recovers in less is not asked for its health meanwhile
+FIRST_SECONDS = 0.05  # for who waited for the start, before gRPC is loaded, which lets nobody else work
 LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 
 
@@ -85,6 +86,8 @@ class Server:
                 await self._open_grpc()
             service, recovered = await recovering
             self.wire.serve(service)
+            if self.wire.connections and self._grpc is None:
+                await asyncio.sleep(FIRST_SECONDS)
             if self._grpc is None:
                 await self._open_grpc(service)
             elif self.broker is not None:
@@ -92,6 +95,9 @@ class Server:
         except (WalError, OSError) as error:
             await self._give_up(recovering)
             raise StartFailed(_in_one_line(error, self.config)) from None
+        except BaseException:
+            await self._give_up(recovering)
+            raise
         self._rotate_later()
         return recovered
 
@@ -117,12 +123,14 @@ class Server:
         """The start failed, perhaps when the wire served already."""
         await self.wire.drain()
         await asyncio.gather(self.wire.close(0), *([self._grpc.close(0)] if self._grpc else []))
-        if recovering is not None:
-            with suppress(WalError, OSError):
-                await recovering
-                assert self.broker is not None
-                await self.broker.drain()
-                await self.broker.close(self.config.graceful_shutdown_ms / 1_000)
+        if recovering is None:
+            return
+        if not recovering.done():
+            logger.warning("the start failed; the log is closed as soon as it is recovered")
+        with suppress(WalError, OSError):
+            await recovering
+            assert self.broker is not None
+            await self.broker.close(self.config.graceful_shutdown_ms / 1_000)
 
     async def stop(self) -> bool:
         """Finish what is in flight, within the configured time, and close the log; False where the log had failed."""

@@ -2,18 +2,21 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from process import wait_until
 from tcpproxy import connected
 
 import mq
+from mq.client.ahead import Ahead
 from mq.client.connection import Connection
-from mq.client.pulling import PULL
+from mq.client.pulling import PULL, Pulled
 from mq.testing import broker
 
 DEADLINE = 30.0
@@ -140,6 +143,95 @@ def test_a_seek_of_another_thread_moves_who_waits(client: mq.Client, pulls: list
     with waiting(client, pulls) as (consumer, _, taken):
         consumer.seek("earliest")
         wait_until(lambda: taken == [b"0", b"1", b"2"] * 2)
+
+
+def test_what_a_seek_gives_back_is_not_handed_out_by_a_thread_that_waits(
+    client: mq.Client, pulls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave = mq.Consumer._leave
+
+    def slow(self: mq.Consumer, timeout: float | None = None) -> None:
+        leave(self, timeout)
+        threading.Event().wait(0.2)  # what was held could be pulled again now, from where the group was
+
+    with waiting(client, pulls) as (consumer, _, taken):  # and none of the three is acked
+        monkeypatch.setattr(mq.Consumer, "_leave", slow)
+        consumer.seek("latest")
+        monkeypatch.undo()
+        client.publish("c", b"new")
+        wait_until(lambda: len(taken) > 3)
+        assert taken == [b"0", b"1", b"2", b"new"]
+
+
+def test_a_stop_lets_an_ordered_consumer_finish_what_it_works_on(client: mq.Client, pulls: list[str]) -> None:
+    fill(client, 20)
+    with client.consumer("c", "g", ordered=True, batch_size=10) as consumer:
+        member = consumer.member
+        messages = iter(consumer)
+        take(messages, 2)
+        third = next(messages)
+        wait_until(lambda: len(pulls) == 3)  # the thread waits with the last of these
+        consumer.stop()
+        threading.Event().wait(0.3)
+        third.ack()
+        assert list(messages) == []
+        assert (consumer.lost, consumer.member) == (0, member)
+    assert client.describe_group("c", "g").lag == 17
+
+
+def test_a_stop_ends_a_fetch_that_waits(mq_client: mq.Client) -> None:
+    mq_client.create_channel("c")
+    with mq_client.consumer("c", "g") as consumer:
+        consumer.fetch(1)
+        threading.Timer(0.1, consumer.stop).start()
+        began = time.monotonic()
+        assert len(consumer.fetch(1, timeout=DEADLINE)) == 0
+        assert time.monotonic() - began < DEADLINE / 2
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, BlockingIOError, ValueError])
+def test_what_a_signals_handler_raises_ends_a_wait(mq_client: mq.Client, kind: type[Exception]) -> None:
+    mq_client.create_channel("c")
+    mq_client.publish("c", b"one")
+    with mq_client.consumer("c", "g") as consumer:
+        messages = iter(consumer)
+        take(messages, 1)
+
+        def cry(*_: object) -> None:
+            raise kind("enough")
+
+        before = signal.signal(signal.SIGALRM, cry)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(kind, match="enough"):
+                next(messages)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        mq_client.publish("c", b"two")
+        assert take(iter(consumer), 1) == [b"two"]
+
+
+def test_whether_the_thread_goes_on_is_decided_once() -> None:
+    """A client of several addresses may find itself connected to one of another kind when its answer is taken."""
+    own = SimpleNamespace(can_be_cut=False, reconnects=0)
+    pulled = Pulled([], [], 0, frozenset(), 1, 0)
+    answers = [pulled._replace(assigned=frozenset({number})) for number in range(2)]
+    done = threading.Event()
+
+    def pull(_: Any) -> Pulled:
+        if not answers:
+            done.wait(DEADLINE)
+            raise mq.Unavailable("over")
+        return answers.pop()
+
+    ahead = Ahead(cast(Connection, own), pull, lambda: None, batch_size=10, interval=0)
+    ahead.begin()
+    wait_until(lambda: not answers)
+    own.can_be_cut = True
+    assert ahead.take(DEADLINE) is not None
+    assert ahead.is_at_work
+    done.set()
+    ahead.end(DEADLINE)
 
 
 def test_a_connection_that_breaks_while_somebody_pulls_for_himself_is_made_anew(

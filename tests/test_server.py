@@ -19,6 +19,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from process import DEADLINE, Process, wait_until
 
+import mq
 import mq.server
 from mq.config import Config
 from mq.pb import mq_pb2 as pb
@@ -267,6 +268,56 @@ def test_the_wire_of_a_log_that_is_recovered_at_once_does_not_wait_for_grpc(monk
         assert health_of(channel) == SERVING
         publish(channel, "orders", b"x")
     assert served == [True]
+
+
+def test_who_waited_for_the_start_is_answered_before_grpc_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, in_time = threading.Event(), []
+    opened, open_log = mq.server.Server._open_grpc, mq.server.open_log
+
+    async def noted(self: mq.server.Server, *service: Any) -> None:
+        in_time.append(answered.is_set())
+        await opened(self, *service)
+
+    async def when_somebody_waits(config: Config) -> Any:
+        wire = servers[0].wire
+        caller = threading.Thread(target=call, args=(f"mq://127.0.0.1:{wire.port}",))
+        caller.start()
+        await asyncio.to_thread(wait_until, lambda: bool(wire.connections))
+        await asyncio.sleep(0.05)  # so that its call is there
+        return await open_log(config)
+
+    def call(address: str) -> None:
+        with mq.Client(address) as client:
+            client.create_channel("c")
+            answered.set()
+
+    class Remembered(mq.server.Server):
+        def __init__(self, config: Config) -> None:
+            super().__init__(config)
+            servers.append(self)
+
+    servers: list[Any] = []
+    monkeypatch.setattr(mq.server, "SHORT_SECONDS", DEADLINE)
+    monkeypatch.setattr(mq.server, "FIRST_SECONDS", 1.0)
+    monkeypatch.setattr(mq.server, "open_log", when_somebody_waits)
+    monkeypatch.setattr(mq.server.Server, "_open_grpc", noted)
+    monkeypatch.setattr("mq.testing.Server", Remembered)
+    with broker():
+        assert in_time == [True]
+
+
+def test_a_start_that_fails_for_whatever_reason_leaves_a_log_that_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(**_: Any) -> None:
+        raise RuntimeError("another gRPC than this was made for")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mq.doors.grpc.GrpcDoor", broken)
+        with pytest.raises(RuntimeError, match="another gRPC"), broker(tmp_path):
+            pass
+    with broker(tmp_path) as running, grpc.insecure_channel(running.address) as channel:
+        publish(channel, "orders", b"x")
 
 
 def test_a_port_that_is_taken_in_the_last_moment_leaves_a_log_that_can_be_opened(

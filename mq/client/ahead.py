@@ -31,33 +31,34 @@ class Ahead:
         interval: float,
     ) -> None:
         self.is_at_work = False
-        self._own = own
+        self.own = own
         self._pull = pull
         self._on_break = on_break  # what waits may be somebody else's by now
         self._batch_size = batch_size
         self._interval = interval
-        self._answers: SimpleQueue[Pulled | MqError | None] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[Pulled, bool] | MqError | None] = SimpleQueue()  # and whether it goes on
         self._room = threading.Semaphore(PREFETCH)
         self._turn = threading.Semaphore(0)
         self._is_over = False
         self._thread: threading.Thread | None = None
 
-    def goes_on(self, pulled: Pulled) -> bool:
-        """Whether the thread pulls again after this answer.
+    @property
+    def is_needed(self) -> bool:
+        """A wait that can't be cut short, or has an interval before it, is always the thread's."""
+        return self._interval > 0 or not self.own.can_be_cut
 
-        A wait that can't be cut short, or has an interval before it, is always the thread's.
-        """
-        is_full = pulled.messages >= self._batch_size or pulled.size >= LARGE_BYTES
-        return is_full or self._interval > 0 or not self._own.can_be_cut
+    def goes_on(self, pulled: Pulled) -> bool:
+        """Whether the thread is to pull after this answer."""
+        return pulled.messages >= self._batch_size or pulled.size >= LARGE_BYTES or self.is_needed
 
     def begin(self) -> None:
         """Pull, up to an answer after which there is no more."""
-        self.is_at_work = True
-        self._turn.release()
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="mq-consumer", daemon=True)
             thread.start()
             self._thread = thread  # not before it can be joined: another thread may end this
+        self.is_at_work = True
+        self._turn.release()
 
     def take(self, timeout: float | None) -> Pulled | None:
         """The next answer, while it is at work; None: none came in time, or `wake` was called. Raises MqError."""
@@ -68,10 +69,11 @@ class Ahead:
         if isinstance(answer, MqError):
             self.is_at_work = False
             raise answer
-        if answer is not None:
-            self._room.release()
-            self.is_at_work = self.goes_on(answer)
-        return answer
+        if answer is None:
+            return None
+        self._room.release()
+        pulled, self.is_at_work = answer
+        return pulled
 
     def wake(self) -> None:
         """Whoever takes gets nothing. Takes no lock."""
@@ -95,7 +97,7 @@ class Ahead:
                 self._answers.put(error)  # also where it was stopped: then nobody takes it
 
     def _pull_all(self) -> None:
-        own, assigned = self._own, None
+        own, assigned = self.own, None
         breaks = own.reconnects
         while self._room.acquire() and not self._is_over:
             try:
@@ -109,7 +111,7 @@ class Ahead:
             goes_on = self.goes_on(pulled)
             if pulled.deliveries or pulled.assigned != assigned or not goes_on:
                 assigned = pulled.assigned
-                self._answers.put(pulled)
+                self._answers.put((pulled, goes_on))
             else:
                 self._room.release()
             if not goes_on or (self._interval and own.pause(self._interval)):

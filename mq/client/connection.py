@@ -99,7 +99,8 @@ class Connection:
                 return transport.call(method, request, limit)
             except MqError as error:
                 self._judge(error, method, transport)
-                if once or not error.retryable or (isinstance(error, ResourceExhausted) and not patient):
+                is_over = once or self._is_cut or not error.retryable
+                if is_over or (isinstance(error, ResourceExhausted) and not patient):
                     raise
                 backoff = backoff or Backoff()
                 pause = backoff.seconds()

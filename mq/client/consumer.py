@@ -51,7 +51,7 @@ class Consumer:
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._waiting = Waiting()
         self._assigned: frozenset[int] = frozenset()
-        self._is_paused = self._is_stopping = self._is_closed = False
+        self._is_paused = self._is_seeking = self._is_stopping = self._is_closed = False
         self._pid = os.getpid()
         unclosed.opened(self)
 
@@ -96,12 +96,12 @@ class Consumer:
         end = time.monotonic() + timeout
         while self._is_resumed(left := max(0.0, end - time.monotonic())):
             waiting = len(self._waiting)
-            if self._ahead.is_at_work:
-                while waiting < count and self._receive(0.0 if waiting else max(0.0, end - time.monotonic())):
+            ahead = self._ahead
+            if ahead.is_at_work:
+                while waiting < count and self._receive(ahead, 0.0 if waiting else max(0.0, end - time.monotonic())):
                     waiting = len(self._waiting)
             elif not waiting:
-                wait = min(LONGEST_WAIT_SECONDS, left)
-                self._enter(self._pull(self._own, count, wait, timeout + self._own.timeout))
+                self._pull_by_hand(ahead.own, count, min(LONGEST_WAIT_SECONDS, left), timeout)
             parts = [] if self._is_paused else self._waiting.take(count)
             if parts or time.monotonic() >= end or self._is_stopping:
                 return Batch(parts)
@@ -176,13 +176,18 @@ class Consumer:
         ...     consumer.fetch(1, timeout=5)[0].text()
         'three'
         """
-        self._stop_pulling()
-        self._keeper.flush()
-        self._leave()
         request = pb.SeekRequest(channel=self.channel, group=self.group, start=start_of(start), force=True)
         if partition is not None:
             request.partition = partition
-        self._shared.call("mq.MQService/Seek", request.SerializeToString())
+        self._is_seeking = True  # nobody pulls meanwhile: what is given back here would come from where the group was
+        try:
+            self._stop_pulling()
+            self._keeper.flush()
+            self._leave()
+            self._shared.call("mq.MQService/Seek", request.SerializeToString())
+        finally:
+            self._is_seeking = False
+            self._wakeups.put(None)
 
     def stop(self) -> None:
         """End the iteration after the message that is worked on. A signal's handler may call this."""
@@ -259,54 +264,69 @@ class Consumer:
         while self._is_resumed(None):
             if (delivery := self._waiting.first()) is not None:
                 return delivery
-            if not (self._ahead.is_at_work or self._own.can_be_cut):
-                self._ahead.begin()
-            if self._ahead.is_at_work:
-                self._receive(None)
+            ahead = self._ahead
+            if not ahead.is_at_work and (ahead.is_needed or self._as.pull.is_astray):
+                ahead.begin()
+            if ahead.is_at_work:
+                self._receive(ahead, None)
             else:
-                self._pull_here()
+                self._pull_here(ahead)
         return None
 
-    def _receive(self, timeout: float | None) -> bool:
+    def _receive(self, ahead: Ahead, timeout: float | None) -> bool:
         """Take in the next answer that was pulled ahead; false: there is none in time, or a stop came."""
-        if not self._ahead.is_at_work:
+        if not ahead.is_at_work:
             return False
         try:
-            pulled = self._ahead.take(timeout)
+            pulled = ahead.take(timeout)
         except MqError:
-            if self._is_stopping:
+            if self._is_over(ahead.own):
                 return False
             raise
         if pulled is not None:
-            self._enter(pulled)
+            self._enter(ahead.own, pulled)
         return pulled is not None and not self._is_stopping
 
-    def _pull_here(self) -> None:
+    def _pull_here(self, ahead: Ahead) -> None:
         """Without a second try: that takes long, and is the other thread's, from which a stop can call away at once."""
-        own, ahead = self._own, self._ahead
         try:
-            pulled = self._pull(own, self._as.batch_size, LONGEST_WAIT_SECONDS, float("inf"), once=True)
+            pulled = self._pull(ahead.own, self._as.batch_size, LONGEST_WAIT_SECONDS, float("inf"), once=True)
         except MqError as error:
-            if self._is_stopping or own is not self._own:
+            if self._is_over(ahead.own):
                 return
             if not error.retryable:
                 raise
             ahead.begin()
             return
-        self._enter(pulled)
+        self._enter(ahead.own, pulled)
         if ahead.goes_on(pulled):
             ahead.begin()
 
+    def _pull_by_hand(self, own: Connection, count: int, wait: float, timeout: float) -> None:
+        try:
+            self._enter(own, self._pull(own, count, wait, timeout + own.timeout))
+        except MqError:
+            if not self._is_over(own):
+                raise
+
+    def _is_over(self, own: Connection) -> bool:
+        """A stop, or a seek of another thread, has ended what was asked on this connection."""
+        return self._is_stopping or own is not self._own
+
     def _is_resumed(self, timeout: float | None) -> bool:
         """Wait through a pause, also until a signal's handler ends it; false: it takes too long, or a stop came."""
-        while self._is_paused and not self._is_stopping:
+        while (self._is_paused or self._is_seeking) and not self._is_stopping:
             try:
                 self._wakeups.get(timeout=timeout)
             except Empty:
                 return False
         return not self._is_stopping
 
-    def _enter(self, pulled: Pulled) -> None:
+    def _enter(self, own: Connection, pulled: Pulled) -> None:
+        if own is not self._own:
+            # Another thread seeks: these are from where the group was, and are given back.
+            self._keeper.take([(each, 0, each.count) for each in pulled.deliveries])
+            return
         if pulled.assigned != self._assigned:
             before, self._assigned = self._assigned, pulled.assigned
             if self._as.on_revoked and before - pulled.assigned:

@@ -57,7 +57,7 @@ class WireSocket:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise Unavailable(f"the connection to {self.address} broke: {error.strerror or error}") from None
+            raise self._broken(error) from None
 
     def read(self, deadline: float | None = None) -> list[wire.Frame]:
         """The frames that came, perhaps none. Raises TimedOut, which harms nothing; Unavailable is the end."""
@@ -66,11 +66,20 @@ class WireSocket:
             return early
         try:
             size = self._receive(deadline)
-            if size:
-                return self._inbox.received(size)
-        except (OSError, ValueError, wire.FrameTooLong) as error:
+        except OSError as error:
+            raise self._broken(error) from None
+        if not size:
+            raise Unavailable(f"{self.address} closed the connection")
+        try:
+            return self._inbox.received(size)
+        except (ValueError, wire.FrameTooLong) as error:
             raise Unavailable(f"the connection to {self.address} broke: {error}") from None
-        raise Unavailable(f"{self.address} closed the connection")
+
+    def _broken(self, error: OSError) -> Exception:
+        """What an error of the socket means. One without a number is not the system's: a signal's handler raised it."""
+        if error.errno is None:
+            return error
+        return Unavailable(f"the connection to {self.address} broke: {error.strerror or error}")
 
     def _receive(self, deadline: float | None) -> int:
         while True:
@@ -79,8 +88,9 @@ class WireSocket:
                 raise TimedOut(f"{self.address} did not answer in time")
             try:
                 return self._socket.recv_into(self._inbox.room())
-            except BlockingIOError:  # nothing came for so long
-                continue
+            except BlockingIOError as error:  # nothing came for so long
+                if error.errno is None:
+                    raise
 
     def has_news(self) -> bool:
         """Is there something to read, or is the connection gone?"""

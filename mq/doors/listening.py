@@ -47,8 +47,9 @@ def listen(host: str, port: int) -> list[socket.socket]:
             opened.pop_all()  # all are there, so they stay
             return sockets
     except (OSError, UnicodeError) as error:  # the latter where a name can't even be asked for
-        number = error.errno if isinstance(error, OSError) else None
-        reason = os.strerror(number) if number and number > 0 else getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
+        if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+            reason = os.strerror(error.errno)  # without what `create_server` adds
         raise OSError(f"can't listen on {host}:{port}: {reason}") from None
 
 
