@@ -163,7 +163,7 @@ def run_to_end(directory: Path, *arguments: str, **variables: str) -> tuple[int,
 
 def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
     with broker() as other:
-        code, lines = run_to_end(tmp_path, "--port", str(other.port))
+        code, lines = run_to_end(tmp_path, "--port", str(other.port), "--wire-port", "0")
     assert code == 1
     (line,) = lines
     assert line == f"mq: can't listen on 127.0.0.1:{other.port}: Address already in use"
