@@ -128,7 +128,16 @@ class Agenda:
         self._retain(now)
         self._cleaner.step()
         self._scrubber.step()
-        self._owner.is_short_of_space = self._owner.log.usage().is_short_of_space
+        self._look_at_the_disk()
+
+    def _look_at_the_disk(self) -> None:
+        try:
+            self._owner.is_short_of_space = self._owner.log.usage().is_short_of_space
+        except FileNotFoundError as error:
+            # What is written now is in files that have no name: nothing of it would be there after a stop.
+            self._owner.queue.fail(error)
+        except OSError as error:
+            logger.warning("the disk can't be asked for its free space: {}", error)
 
     def _retain(self, now: int) -> None:
         """Let go what the channels' settings no longer keep."""

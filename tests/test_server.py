@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -346,6 +347,21 @@ def test_a_failed_log_stops_the_serving_for_good(monkeypatch: pytest.MonkeyPatch
             with pytest.raises(grpc.RpcError) as caught:
                 publish(channel, "orders", b"y")
             assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_directory_that_is_removed_stops_the_serving(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, channel):
+        publish(channel, "orders", b"x")
+        shutil.rmtree(tmp_path / "data")
+        wait_until(lambda: health_of(channel) == NOT_SERVING)
+        with pytest.raises(grpc.RpcError) as caught:
+            publish(channel, "orders", b"y")
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 1
+        said = process.output
+    assert "storage failed" in said
+    assert "Traceback" not in said
 
 
 # ---------------------------------------------------------------- what it says
