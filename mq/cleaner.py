@@ -15,8 +15,10 @@ from mq.owner import Owner
 from wal.errors import WalError
 
 IDLE_SECONDS = 10.0  # until the next look after one that found nothing
-BUSY_SECONDS = 1.0  # after one that did, at least
-PAUSES = (9, 4, 2, 1, 0.5, 0.25)  # by haste: times what the round took
+PAUSES = (9, 4, 2, 1, 0.5, 0.25)  # after one that did, by haste: times what the round took, …
+SYNC_SECONDS = 0.02  # until what was under way is probably durable
+EARLY_SECONDS = 0.002  # that a timer may come before its time: uvloop's do
+SHORTEST_PAUSES = (1.0, 0.5, 0.25, 0.125, 0.125, 0.125)  # … and at least so many seconds
 
 
 class Cleaner:
@@ -29,9 +31,11 @@ class Cleaner:
         self._is_running = False
 
     def step(self) -> None:
-        """Take a look at what is needed; once that is durable, have the rest cleaned. Called every second."""
+        """Take a look at what is needed; once that is durable, have the rest cleaned. Called often."""
         owner = self._owner
-        if not owner.limits.clean_bytes or self._is_running or owner.clock.monotonic() < self._due:
+        if not owner.limits.clean_bytes or self._is_running or owner.refusal is not None:
+            return
+        if owner.clock.monotonic() < self._due:
             return
         if self._horizon is None:
             self._horizon = Horizon(owner.state)
@@ -40,6 +44,8 @@ class Cleaner:
             horizon, self._horizon = self._horizon, None
             self._is_running = True
             owner.spawn(self._clean(horizon))
+        elif self._haste:
+            owner.loop.call_later(SYNC_SECONDS, self.step)
 
     async def _clean(self, horizon: Horizon) -> None:
         clock = self._owner.clock
@@ -51,10 +57,12 @@ class Cleaner:
             freed = await self._owner.log.clean(horizon, allowed)
             if freed:
                 logger.debug("cleaning the log freed {} bytes", freed)
-                pause = max(BUSY_SECONDS, PAUSES[haste] * (clock.monotonic() - began))
+                pause = max(SHORTEST_PAUSES[haste], PAUSES[haste] * (clock.monotonic() - began))
                 self._haste = min(haste + (2 if freed * 2 > allowed else 1), len(PAUSES) - 1)
         except WalError as error:
             logger.warning("the log can't be cleaned at the moment: {}", error)
         finally:
             self._due = clock.monotonic() + pause
             self._is_running = False
+            if pause < IDLE_SECONDS:
+                self._owner.loop.call_later(pause + EARLY_SECONDS, self.step)

@@ -12,13 +12,16 @@ import pytest
 from handbroker import HandBroker, all_stopped, contents, durable, publish, receipts
 from logowner import HandClock as LogClock
 from modeldisk import ModelDisk
+from process import wait_until
 from waiting import Marks
 from walsample import published
 
+from mq.broker import Broker
 from mq.command import Ack, CreateChannel, CreateGroup, DeleteChannel, Pull, PurgeChannel
 from mq.limits import Limits
 from wal import FileLog, MemoryLog, Options
 from wal.clean import LOOKS_UNREAD
+from wal.clock import SystemClock
 from wal.pb.wal_pb2 import ChannelSettings
 from wal.record import Acked, ChannelSnapshot, Damaged, Published, Scheduled, SnapshotBegin, SnapshotEnd, atomic
 from wal.verify import verify
@@ -350,3 +353,17 @@ def test_cleaning_takes_larger_parts_while_it_finds_more_and_small_ones_again_af
     assert log.asked[:9] == asked
     assert log.asked[9:], "it goes on looking"
     assert set(log.asked[9:]) == {1_000}
+
+
+def test_who_is_in_a_hurry_does_not_wait_for_the_next_housekeeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mq.agenda.HOUSEKEEPING_SECONDS", 3_600)
+
+    async def clean() -> list[int]:
+        log = Asked(6, part=0.9)
+        broker = Broker(log, SystemClock(), Limits(clean_bytes=1_000))
+        await broker.start()
+        await asyncio.to_thread(wait_until, lambda: log.rounds < 0)
+        await broker.close()
+        return log.asked
+
+    assert asyncio.run(clean())[:7] == [1_000, 4_000, 16_000, 32_000, 32_000, 32_000, 32_000]
