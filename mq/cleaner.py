@@ -59,6 +59,9 @@ class Cleaner:
                 logger.debug("cleaning the log freed {} bytes", freed)
                 pause = max(SHORTEST_PAUSES[haste], PAUSES[haste] * (clock.monotonic() - began))
                 self._haste = min(haste + (2 if freed * 2 > allowed else 1), len(PAUSES) - 1)
+            elif haste:  # it was ahead of what becomes dead
+                pause = SHORTEST_PAUSES[0]
+                self._haste = max(0, haste - 2)
         except WalError as error:
             logger.warning("the log can't be cleaned at the moment: {}", error)
         finally:

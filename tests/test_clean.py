@@ -348,11 +348,12 @@ def test_cleaning_takes_larger_parts_while_it_finds_more_and_small_ones_again_af
 ) -> None:
     log = Asked(8, part)
     hand = HandBroker(log, limits=Limits(clean_bytes=1_000))
-    for _ in range(32):
+    for _ in range(48):
         hand.tick(1000)
     assert log.asked[:9] == asked
-    assert log.asked[9:], "it goes on looking"
-    assert set(log.asked[9:]) == {1_000}
+    assert log.asked[9:12] == [8_000, 2_000, 1_000], "it calms down"
+    assert log.asked[12:], "it goes on looking"
+    assert set(log.asked[12:]) == {1_000}
 
 
 def test_who_is_in_a_hurry_does_not_wait_for_the_next_housekeeping(monkeypatch: pytest.MonkeyPatch) -> None:
