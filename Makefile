@@ -180,7 +180,7 @@ $(JAVA): pyproject.toml $(DEV)
 	@touch $@
 
 # Here mq is installed as users have it, and anew where it was changed: an editable install starts later.
-$(COMPARE)/.installed: Makefile pyproject.toml $(shell find mq wal -name '*.py') | $(COMPARE)/bin/python
+$(COMPARE)/.installed: Makefile pyproject.toml $(wildcard mq/*.py mq/*/*.py mq/*/*/*.py wal/*.py wal/*/*.py wal/*/*/*.py) | $(COMPARE)/bin/python
 	$(COMPARE)/bin/python -m pip --disable-pip-version-check --quiet install . $(COMPARE_CLIENTS)
 	$(COMPARE)/bin/python -m pip --disable-pip-version-check --quiet install --force-reinstall --no-deps .
 	@rm -rf build/lib build/bdist.*
