@@ -26,6 +26,7 @@ class Cleaner:
         self._owner = owner
         self._horizon: Horizon | None = None
         self._taken_at = 0  # the last sequence given out when the horizon was taken
+        self._looked_at = 0  # the same, of the round before
         self._due = 0.0
         self._haste = 0  # a step or two more after each round that found something to clean
         self._is_running = False
@@ -50,7 +51,9 @@ class Cleaner:
     async def _clean(self, horizon: Horizon) -> None:
         clock = self._owner.clock
         began = clock.monotonic()
-        pause = IDLE_SECONDS
+        # What becomes dead becomes so at once, when a snapshot run ends: who writes much is looked at every second.
+        has_grown, self._looked_at = self._taken_at > self._looked_at, self._taken_at
+        pause = SHORTEST_PAUSES[0] if has_grown else IDLE_SECONDS
         try:
             haste, self._haste = self._haste, 0
             allowed = self._owner.limits.clean_bytes << haste
