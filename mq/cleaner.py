@@ -16,9 +16,9 @@ from wal.errors import WalError
 
 IDLE_SECONDS = 10.0  # until the next look after one that found nothing
 PAUSES = (9, 4, 2, 1, 0.5, 0.25)  # after one that did, by haste: times what the round took, …
+SHORTEST_PAUSES = (1.0, 0.5, 0.25, 0.125, 0.125, 0.125)  # … and at least so many seconds
 SYNC_SECONDS = 0.02  # until what was under way is probably durable
 EARLY_SECONDS = 0.002  # that a timer may come before its time: uvloop's do
-SHORTEST_PAUSES = (1.0, 0.5, 0.25, 0.125, 0.125, 0.125)  # … and at least so many seconds
 
 
 class Cleaner:

@@ -368,3 +368,20 @@ def test_who_is_in_a_hurry_does_not_wait_for_the_next_housekeeping(monkeypatch: 
         return log.asked
 
     assert asyncio.run(clean())[:7] == [1_000, 4_000, 16_000, 32_000, 32_000, 32_000, 32_000]
+
+
+def test_a_log_that_grows_is_looked_at_every_second_and_one_that_does_not_seldom() -> None:
+    log = Asked(0, part=0.0)
+    hand = HandBroker(log, limits=Limits(clean_bytes=1_000))
+    hand.ask(CreateChannel("a"))
+    looks = []
+    for is_written in (True, False):
+        before = len(log.asked)
+        for _ in range(20):
+            if is_written:
+                hand.ask(publish("a", "x"))
+            hand.tick(1000)
+            hand.settle()
+        looks.append(len(log.asked) - before)
+    busy, idle = looks
+    assert busy > 3 * idle > 0

@@ -1,7 +1,7 @@
 """A thread that pulls a consumer's next answers while one is worked on.
 
 That is of use while there is more than one answer holds. Where a channel was emptied the thread rests, and whoever
-wants the next message pulls it himself: to be woken by another thread takes as long as all that the broker does.
+wants the next message pulls it himself: to be woken by another thread takes a while, and long on a busy machine.
 """
 
 from __future__ import annotations
