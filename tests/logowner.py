@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
+from unittest.mock import patch
 
 from modeldisk import ModelDisk, Unsynced
 
@@ -11,9 +15,12 @@ from wal.chain import open_entry, walk_entry
 from wal.filelog import FileLog
 from wal.frame import Frame
 from wal.install import STAGING, Proposal
+from wal.manifest import SegmentEntry
 from wal.options import Options
 from wal.record import PUBLISHED, ChannelSnapshot, Published, Record, SnapshotBegin, SnapshotEnd, encode
-from wal.segment import SealedWriter
+from wal.recovery import _Opening
+from wal.segment import SealedWriter, SegmentFile
+from wal.tail import Tail
 
 DIRECTORY = "/data/log"
 SMALL = Options(
@@ -66,6 +73,20 @@ class History:
                 published = Published.FromString(payload)
                 offsets[published.partition] = published.base_offset + published.count
         return History(kept, offsets, last)
+
+
+@contextmanager
+def refusing_disk() -> Iterator[None]:
+    """No frame can be written where it was: an opening after a kill has to copy the live segment."""
+    whole = _Opening._write_again
+
+    def write_again(self: _Opening, path: str, segment: SegmentFile, entry: SegmentEntry, tail: Tail) -> None:
+        if tail.frames:
+            raise OSError(errno.EIO, "a bad sector")
+        whole(self, path, segment, entry, tail)
+
+    with patch.object(_Opening, "_write_again", write_again):
+        yield
 
 
 class Owner:

@@ -56,7 +56,15 @@ class Inode:
         return bytes(self.cache[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES])
 
     def flush(self) -> None:
-        self.durable = bytearray(self.cache)
+        """What is dirty becomes durable, and nothing else: what a failed sync forgot stays lost."""
+        if self.sizes:
+            del self.durable[min(self.sizes) :]
+            self.durable += bytes(len(self.cache) - len(self.durable))
+        for sector in self.dirty:
+            content = self._sector(sector)
+            start = sector * SECTOR_BYTES
+            self.durable += bytes(max(0, start - len(self.durable)))
+            self.durable[start : start + len(content)] = content
         self.forget()
 
     def forget(self) -> None:

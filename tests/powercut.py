@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
+from unittest.mock import patch
 
-from logowner import DIRECTORY, SMALL, History, Owner, Violation, content_of
+from logowner import DIRECTORY, SMALL, History, Owner, Violation, content_of, refusing_disk
 from loguru import logger
 from modeldisk import ModelDisk, PowerCut
 
@@ -31,6 +33,7 @@ class Trial:
 
     rng: Random
     options: Options = SMALL
+    refusals: float = 0.0  # how often the disk takes nothing in the place where it was
     states: int = 0
     cut: Counter[str] = field(default_factory=Counter)  # operations that power was cut at, by kind
     loop: asyncio.Runner = field(default_factory=asyncio.Runner)
@@ -53,7 +56,8 @@ class Trial:
     def open(self, disk: ModelDisk, history: History) -> Owner:
         """A restart: whatever it finds and serves, it has to keep from then on."""
         try:
-            owner = Owner(disk, History(), self.rng, self.options)
+            with refusing_disk() if self.rng.random() < self.refusals else nullcontext():
+                owner = Owner(disk, History(), self.rng, self.options)
         except (OSError, WalError) as error:
             raise Violation(f"refused to open: {error!r}") from error
         self._check_content(owner.log, disk, history)
@@ -201,10 +205,10 @@ class Workload:
 
 def search(seed: int, states: int) -> Trial:
     """Run workloads until so many states were judged. Raises Violation, naming the seed."""
-    trial = Trial(Random(seed))
+    trial = Trial(Random(seed), refusals=0.2)
     logger.disable("wal")  # a crash state is nothing to warn about here, and words cost more than states
     try:
-        with trial.loop:
+        with trial.loop, patch("wal.index.MARK_EVERY_BYTES", 200):  # segments are small here, too
             while trial.states < states:
                 Workload(trial).run(20)
     except Violation as violation:

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
+from unittest.mock import patch
 
 import pytest
 from logowner import DIRECTORY, SMALL, History, Owner, Violation, content_of
 from loguru import logger
 from modeldisk import SHORT, ModelDisk, PowerCut
 from powercut import Trial
-from test_wal_planted_bugs import tail_not_copied_forward
 
 from wal.errors import LogBusy, LogClosed, LogFailed, WalError
 from wal.filelog import FileLog
 from wal.record import Published
+from wal.recovery import _Opening
+from wal.tail import Tail
 
 Start = Callable[[], tuple[ModelDisk, History]]
 EVERY = (
@@ -35,7 +38,7 @@ EVERY = (
 def trial() -> Iterator[Trial]:
     logger.disable("wal")
     trial = Trial(Random(5))
-    with trial.loop:
+    with trial.loop, patch("wal.index.MARK_EVERY_BYTES", 1):  # segments are small here, too
         yield trial
     logger.enable("wal")
 
@@ -64,7 +67,7 @@ def new() -> tuple[ModelDisk, History]:
 
 
 def killed() -> tuple[ModelDisk, History]:
-    """A disk on which a log was killed, so that opening it has to copy forward."""
+    """A disk on which a log was killed, so that opening it has to write its end again."""
     disk = ModelDisk()
     owner = Owner(disk, History(), Random(1))
     owner.publish(3)
@@ -100,9 +103,11 @@ class Attempt:
         self.failure: BaseException | None = None
         self.owner: Owner | None = None  # None where it did not even open
         self.pauses = 0
+        self.was_hit_opening = False  # and it opened all the same
         self.disk.schedule(kind, nth, fault)
         try:
             self.owner = trial.open(self.disk, self.history)
+            self.was_hit_opening = bool(self.disk.failed)
             self.history = self.owner.history
             self.owner.log._writer._pause = self._pause
             life(self.owner)
@@ -155,6 +160,14 @@ def check_is_failed_for_good(attempt: Attempt) -> None:
     assert DIRECTORY + "/LOCK" not in attempt.disk._paths.values() or attempt.path.endswith("LOCK")
 
 
+def check_was_copied(attempt: Attempt) -> None:
+    """What could not be made durable in its place is so in another file, and the old one is nothing to go by."""
+    assert attempt.owner is not None
+    assert attempt.failure is None
+    assert os.path.basename(attempt.path) not in [segment.name for segment in attempt.owner.log.segments()]
+    assert attempt.history.floor == len(attempt.history.contents)
+
+
 def check_next_opening(trial: Trial, attempt: Attempt) -> None:
     """Everything that was ever reported synced is there: after a power cut, after a restart, and after both."""
     for state in attempt.disk.crash_states(trial.rng, 3):
@@ -189,14 +202,18 @@ def test_whatever_operation_fails_nothing_is_claimed_that_is_not_durable(
 def test_a_failed_sync_of_the_log_is_final(fault: int, trial: Trial) -> None:
     """Asking again would be answered with success, and the data would be gone."""
     for attempt in attempts(trial, "sync", fault):
-        if attempt.path.endswith(".wal") or fault == errno.EIO:
+        if attempt.was_hit_opening and attempt.path.endswith(".wal"):
+            check_was_copied(attempt)
+        elif attempt.path.endswith(".wal") or fault == errno.EIO:
             assert attempt.failure is not None, attempt.path
             check_is_failed_for_good(attempt)
 
 
 def test_a_failed_close_of_a_segment_is_final(trial: Trial) -> None:
     for attempt in attempts(trial, "close", errno.EIO):
-        if attempt.path.endswith("-0.wal") and attempt.owner is not None:
+        if attempt.was_hit_opening and attempt.path.endswith("-0.wal"):
+            check_was_copied(attempt)
+        elif attempt.path.endswith("-0.wal") and attempt.owner is not None:
             assert attempt.failure is not None
 
 
@@ -257,9 +274,31 @@ def test_a_log_with_a_thread_that_waits_for_space_can_be_closed(trial: Trial) ->
     assert log.synced < log.last_sequence
 
 
-def test_going_on_in_a_file_whose_sync_failed_is_caught(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+def tail_not_written_again(patch: pytest.MonkeyPatch) -> None:
+    """The old file is cut to what is intact, synced, and goes on."""
+
+    def write_again(self: _Opening, path: str, segment: object, entry: object, tail: Tail) -> None:
+        fd = self.disk.open(path)
+        self.disk.truncate(fd, tail.end)
+        self.disk.sync(fd)
+        self.disk.close(fd)
+
+    patch.setattr(_Opening, "_write_again", write_again)
+
+
+def less_written_again_than_nobody_vouches_for(patch: pytest.MonkeyPatch) -> None:
+    def vouched_end(self: Tail) -> int:
+        return self.end if self.durable >= self.last_sequence else self.index.mark_before(self.durable + 4)[1]
+
+    patch.setattr(Tail, "vouched_end", property(vouched_end))
+
+
+@pytest.mark.parametrize("plant", [tail_not_written_again, less_written_again_than_nobody_vouches_for])
+def test_going_on_in_a_file_whose_sync_failed_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It reads well, the next sync says that all is well, and a power cut shows that it never was."""
-    tail_not_copied_forward(monkeypatch)
+    plant(monkeypatch)
 
     def reopen_after_failed_syncs() -> None:
         for attempt in attempts(trial, "sync", errno.EIO):

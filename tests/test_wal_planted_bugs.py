@@ -109,16 +109,16 @@ def frames_of_the_next_segment_before_the_seal(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(Writer, "_seal", seal)
 
 
-def tail_not_copied_forward(patch: pytest.MonkeyPatch) -> None:
-    """The old file is cut to what is intact and goes on, as many logs do it."""
+def tail_not_synced(patch: pytest.MonkeyPatch) -> None:
+    """What a killed owner left in the cache is read and served, as many logs do it."""
+    whole = _Opening._write_again
 
-    def go_on(self: _Opening, segment: object, entry: object, tail: Tail) -> Live:
-        path = wal.recovery.path_of(self.directory, self.manifest, entry)  # type: ignore[arg-type]
-        live = self._go_on(path, entry, tail)  # type: ignore[arg-type]
-        self.disk.truncate(live.fd, live.position)
-        return live
+    def write_again(self: _Opening, *arguments: Any) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self, "disk", Unsynced(self.disk))
+            whole(self, *arguments)
 
-    patch.setattr(_Opening, "_copy_forward", go_on)
+    patch.setattr(_Opening, "_write_again", write_again)
 
 
 def copy_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -177,14 +177,7 @@ def new_segment_without_a_durable_name(patch: pytest.MonkeyPatch) -> None:
 
 def names_that_a_killed_owner_left_are_not_made_durable(patch: pytest.MonkeyPatch) -> None:
     """It died between the manifest's rename and the sync of the directory; the next one reads it and is content."""
-    whole = _Opening._write_again
-
-    def write_again(self: _Opening, *arguments: Any) -> Live:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(_Opening, "_renew_names", lambda self: None)
-            return whole(self, *arguments)
-
-    patch.setattr(_Opening, "_write_again", write_again)
+    patch.setattr(_Opening, "_renew_names", lambda self: None)
 
 
 def rewritten_segments_installed_without_sync(patch: pytest.MonkeyPatch) -> None:
@@ -212,7 +205,7 @@ BUGS: list[Plant] = [
     callback_after_the_write,
     frames_of_the_next_segment_before_the_manifest,
     frames_of_the_next_segment_before_the_seal,
-    tail_not_copied_forward,
+    tail_not_synced,
     copy_not_synced,
     watermark_before_sync,
     manifest_not_synced_before_its_rename,

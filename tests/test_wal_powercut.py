@@ -1,7 +1,7 @@
 """Power cuts at every storage operation, on a disk that loses any part of what was not synced.
 
-Rotation, snapshot runs, clean stops, copy-forward and the opening itself are all steps of the workloads, so a cut at
-every operation is a cut at each of their steps. `test_wal_planted_bugs` shows what this would catch.
+Rotation, snapshot runs, clean stops, the opening itself and both its ways after a kill are all steps of the workloads,
+so a cut at every operation is a cut at each of their steps. `test_wal_planted_bugs` shows what this would catch.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from damage import sample
 from dictdisk import DictDisk, HandClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logowner import refusing_disk
 from loguru import logger
 from walsample import DIRECTORY, SMALL, content_of, open_log, published, put
 
@@ -234,7 +235,8 @@ def test_of_two_files_of_one_range_the_intact_one_is_chosen_and_the_other_kept()
     put(log, [published(number, b"x" * 100) for number in range(3)])
     good = content_of(log.replay())
     disk = killed.copy()  # as a kill leaves it
-    open_log(disk).close()  # copies forward: generation 1 beside generation 0
+    with refusing_disk():
+        open_log(disk).close()  # copies forward: generation 1 beside generation 0
     rewritten = next(name for name in disk.list(DIRECTORY) if name.endswith("-1.wal"))
     disk.files[f"{DIRECTORY}/{rewritten}"][120] ^= 1
     disk.unlink(f"{DIRECTORY}/{MANIFEST}")

@@ -16,7 +16,6 @@ from powercut import Trial
 
 import wal.space
 from wal.errors import DiskFull, LogBusy, LogFailed
-from wal.live import Live
 from wal.recovery import _Opening
 from wal.space import RESERVE, SPARE, Space
 
@@ -165,10 +164,10 @@ def test_a_segment_that_is_written_again_in_place_without_a_sync_is_caught(
 ) -> None:
     whole = _Opening._write_again
 
-    def write_again(self: _Opening, *arguments: Any) -> Live:
+    def write_again(self: _Opening, *arguments: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(self.disk, "sync", lambda fd: None)
-            return whole(self, *arguments)
+            whole(self, *arguments)
 
     monkeypatch.setattr(_Opening, "_write_again", write_again)
     with pytest.raises(Violation):

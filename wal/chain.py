@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 from loguru import logger
@@ -21,6 +22,16 @@ from wal.manifest import Manifest, SegmentEntry
 from wal.record import DAMAGED, SEAL, SKIPPED, Seal
 from wal.segment import MAX_SEQUENCE, SEGMENT_HEADER_BYTES, Gap, SegmentFile, roll
 
+
+class Marks(Protocol):
+    """What a walk wants of a segment's index."""
+
+    def mark_before(self, sequence: int, /) -> tuple[int, int]:
+        """Sequence and position of a frame from which a walk soon meets `sequence`; (0, ...): the first frame."""
+        ...
+
+
+IndexOf = Callable[[SegmentEntry], Marks]
 LOST = frozenset({DAMAGED, SKIPPED})  # what stands in the place of records that are gone
 
 
@@ -78,11 +89,17 @@ def missing_gap(entry: SegmentEntry, reason: str) -> Gap:
 
 
 def walk_chain(
-    disk: Disk, directory: str, manifest: Manifest, first_sequence: int = 0, live_end: int | None = None
+    disk: Disk,
+    directory: str,
+    manifest: Manifest,
+    first_sequence: int = 0,
+    live_end: int | None = None,
+    index_of: IndexOf | None = None,
 ) -> Iterator[tuple[SegmentEntry, Frame | Gap]]:
     """Every frame from a sequence on, over all segments; a segment that can't be opened is one gap.
 
     `live_end`: where the live segment is known to end, so that nobody need look through the zeros behind it.
+    `index_of`: tells where to begin in the segment that the sequence lies in the middle of.
     """
     for entry in manifest.segments:
         if entry.is_sealed and entry.last_sequence < first_sequence:
@@ -93,9 +110,29 @@ def walk_chain(
             yield entry, missing_gap(entry, f"the segment can't be opened: {error}")
             continue
         with segment:
-            for item in walk_entry(segment, entry, end=None if entry.is_sealed else live_end):
+            start, expected = SEGMENT_HEADER_BYTES, entry.first_sequence
+            if index_of is not None and entry.first_sequence < first_sequence:
+                start, expected = _place_before(segment, entry, first_sequence, index_of)
+            end = None if entry.is_sealed else live_end
+            for item in walk_entry(segment, entry, start=start, expected=expected, end=end):
                 if item.sequence >= first_sequence if isinstance(item, Frame) else item.last_sequence >= first_sequence:
                     yield entry, item
+
+
+def _place_before(segment: SegmentFile, entry: SegmentEntry, sequence: int, index_of: IndexOf) -> tuple[int, int]:
+    """Where a walk may begin that is to meet a sequence, and the sequence there.
+
+    An index is not trusted: the frame has to be where it says. In a segment with holes only its whole walk, up to the
+    seal, tells that nothing is missing.
+    """
+    if entry.is_dense:
+        try:
+            expected, position = index_of(entry).mark_before(sequence)
+            if expected and segment.frame_at(position).sequence == expected:
+                return position, expected
+        except (OSError, WalError):
+            pass
+    return SEGMENT_HEADER_BYTES, entry.first_sequence
 
 
 def _whole(gap: Gap, entry: SegmentEntry) -> Gap:
@@ -114,10 +151,10 @@ def _seal_in(frame: Frame) -> Seal:
         return Seal()
 
 
-def replay_start(disk: Disk, directory: str, manifest: Manifest) -> int:
+def replay_start(disk: Disk, directory: str, manifest: Manifest, index_of: IndexOf | None = None) -> int:
     """The begin of the newest snapshot run without damage, else 0; a damaged one would restore half a state."""
     for run in reversed(manifest.snapshots):
-        for _, item in walk_chain(disk, directory, manifest, run.begin):
+        for _, item in walk_chain(disk, directory, manifest, run.begin, index_of=index_of):
             if not isinstance(item, Frame) or item.type in LOST:
                 break
             if item.sequence >= run.end:

@@ -237,7 +237,9 @@ class FileLog:
     # ------------------------------------------------------------ reading
 
     def replay(self) -> Iterator[tuple[int, Message | Unknown]]:
-        return self._reader.replay(replay_start(self._disk, self.directory, self._writer.manifest))
+        return self._reader.replay(
+            replay_start(self._disk, self.directory, self._writer.manifest, self._reader.index_of)
+        )
 
     async def read(self, channel_id: int, partition: int, offset: int, max_bytes: int) -> list[Published]:
         self._check_usable()

@@ -264,7 +264,10 @@ class Reader:
 
     def replay(self, first_sequence: int) -> Iterator[tuple[int, Message | Unknown]]:
         """Every record from a sequence on; what is damaged appears as Damaged, in its place."""
-        for entry, item in walk_chain(self._disk, self._directory, self._manifest, first_sequence, self._live_end):
+        walk = walk_chain(
+            self._disk, self._directory, self._manifest, first_sequence, self._live_end, index_of=self._index
+        )
+        for entry, item in walk:
             if isinstance(item, Frame):
                 try:
                     yield item.sequence, decode(item.type, item.payload)
@@ -277,7 +280,7 @@ class Reader:
     # ------------------------------------------------------------ indexes
 
     def index_of(self, entry: SegmentEntry) -> SegmentIndex:
-        """The index of a sealed segment. Raises CorruptSegment where the segment is missing."""
+        """The index of a segment. Raises CorruptSegment where the segment is missing."""
         return self._index(entry)
 
     def _index(self, entry: SegmentEntry) -> SegmentIndex:

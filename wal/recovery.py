@@ -8,8 +8,10 @@ Three outcomes, told apart:
 * corrupt: bytes that were durable once and can't be read. They are copied to `quarantine/`, a Damaged record stands
   in their place, everything around them stays. Damage in sealed segments is left for `verify` and `repair`.
 
-After anything but a clean stop the live segment is copied forward into a new file and synced before it is served:
-what the page cache shows may not be on disk, and a later sync of the old file would not tell.
+After anything but a clean stop, what nobody vouches for is not believed to be on disk, though it can be read: the page
+cache may show what a sync failed to write, and a later sync would not tell. So those bytes are written again, in their
+place, and synced before anything is served. Where something is corrupt, or the disk refuses the bytes there, all
+of the segment is copied forward into a new file instead.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from wal.chain import path_of
 from wal.clock import Clock
 from wal.disk import FULL, Disk, write_all, write_file
 from wal.errors import CorruptSegment, WalError
+from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import Frame, Salt
 from wal.index import SegmentIndex
 from wal.live import Live, start_segment
@@ -33,8 +36,8 @@ from wal.manifest import MANIFEST, Manifest, SegmentEntry, read_manifest, swap_m
 from wal.reader import damaged
 from wal.record import DAMAGED
 from wal.rewrite import REWRITING, Kept, rewrite
-from wal.segment import SEGMENT_HEADER_BYTES, WINDOW_BYTES, Gap, SegmentFile, SegmentHeader
-from wal.space import SPARE, Space
+from wal.segment import WINDOW_BYTES, Gap, SegmentFile, SegmentHeader
+from wal.space import Space
 from wal.tail import Tail, kept, survey
 from wal.watermark import WATERMARK, Mark, WatermarkFile
 
@@ -50,7 +53,7 @@ class Recovery:
     is_new: bool = False
     was_clean: bool = False
     torn_bytes: int = 0
-    copied_frames: int = 0
+    rewritten_bytes: int = 0  # of frames that were read, and not known to be on disk
     damage: list[tuple[str, Gap]] = field(default_factory=list)  # segment and range
     orphans: list[str] = field(default_factory=list)
 
@@ -107,9 +110,8 @@ def _create(disk: Disk, directory: str, random: Callable[[int], bytes], extensio
 def _clear(disk: Disk, directory: str, manifest: Manifest, report: Recovery) -> None:
     """Unfinished copies go; segments that no manifest names are put aside, never deleted."""
     names = disk.list(directory)
-    for name in (REWRITING, SPARE):
-        if name in names:
-            disk.unlink(os.path.join(directory, name))
+    if REWRITING in names:
+        disk.unlink(os.path.join(directory, REWRITING))
     known = {entry.name(manifest.extension) for entry in manifest.segments}
     known |= {retired.name for retired in manifest.retired}
     for name in names:
@@ -157,8 +159,19 @@ class _Opening:
             if tail.agrees_with(entry, mark) and self._has_its_header(segment, entry):
                 self.report.was_clean = True
                 return self._go_on(path, entry, tail)
-            if not tail.corrupt and not (tail.frames and self.space.has_room(tail.end)):
-                return self._write_again(path, segment, entry, tail)
+            if tail.torn is not None:
+                self._keep_torn(segment, tail.torn)
+            if not tail.corrupt:
+                try:
+                    self._write_again(path, segment, entry, tail)
+                except OSError as error:
+                    if not tail.frames:
+                        raise  # there is nothing to copy, and a new segment would have the same name
+                    logger.warning("{} can't be written where it is, and is copied: {}", path, error)
+                    tail = survey(segment, entry, mark)  # a failed sync may change what is read
+                else:
+                    self._renew_names()
+                    return self._go_on(path, entry, tail)
             return self._copy_forward(segment, entry, tail)
 
     def _has_its_header(self, segment: SegmentFile, entry: SegmentEntry) -> bool:
@@ -176,27 +189,24 @@ class _Opening:
             tail.frames, tail.last_sequence, tail.rolling_crc,
         )  # fmt: skip
 
-    def _write_again(self, path: str, segment: SegmentFile, entry: SegmentEntry, tail: Tail) -> Live:
+    def _write_again(self, path: str, segment: SegmentFile, entry: SegmentEntry, tail: Tail) -> None:
         """Put the same bytes where they are, and zeros behind them, so that a sync vouches for each.
 
-        As good as a copy while the disk is sound, and it needs no room: for a segment in which nothing was durable
-        yet, and on a disk too full for a copy.
+        Only those that nobody vouches for yet: a start takes no longer, however large the segment is. It needs no room,
+        so it is done on a full disk, too.
         """
-        if tail.torn is not None:
-            self._keep_torn(segment, tail.torn)
         end = segment.last_nonzero(tail.end)
         fd = self.disk.open(path)
         try:
             write_all(self.disk, fd, [entry.header(self.manifest.log_uuid).pack()], 0)
-            for start in range(SEGMENT_HEADER_BYTES, tail.end, WINDOW_BYTES):
+            for start in range(tail.vouched_end, tail.end, WINDOW_BYTES):
                 window = self.disk.read(segment.fd, min(WINDOW_BYTES, tail.end - start), start)
                 write_all(self.disk, fd, [window], start)
             write_all(self.disk, fd, [bytes(end - tail.end)], tail.end)
             self.disk.sync(fd)
         finally:
             self.disk.close(fd)
-        self._renew_names()
-        return self._go_on(path, entry, tail)
+        self.report.rewritten_bytes = tail.end - tail.vouched_end
 
     def _renew_names(self) -> None:
         """The last owner may have died between the manifest's rename and the sync of the directory, or that failed."""
@@ -208,8 +218,6 @@ class _Opening:
             self.disk.sync_directory(self.directory)
 
     def _copy_forward(self, segment: SegmentFile | None, entry: SegmentEntry, tail: Tail) -> Live:
-        if segment is not None and tail.torn is not None:
-            self._keep_torn(segment, tail.torn)
         name = entry.name(self.manifest.extension)
         sealed = rewrite(
             self.disk,
@@ -229,7 +237,7 @@ class _Opening:
         name = entry.name(self.manifest.extension)
         for item in kept(segment, entry, tail):
             if isinstance(item, Frame):
-                self.report.copied_frames += 1
+                self.report.rewritten_bytes += FRAME_BYTES + len(item.payload)
                 yield Kept(item.type, item.sequence, item.payload)
             else:
                 self._quarantine(segment, name, item)

@@ -36,7 +36,8 @@ class Space:
         self._reserve_bytes = reserve_bytes
         self.soft_free_bytes = soft_free_bytes
         names = disk.list(directory)
-        self._has_spare = SPARE in names
+        self._has_spare = False
+        self._has_old_spare = SPARE in names  # of the last owner, who may have begun to use it under another name
         self._reserved = self._size_of(RESERVE) if RESERVE in names else 0
 
     def free_bytes(self) -> int:
@@ -51,14 +52,10 @@ class Space:
         self.is_short = not (has_reserve and self.free_bytes() > self.soft_free_bytes and self.fill_spare())
         return self.is_short
 
-    def has_room(self, size: int) -> bool:
-        """Whether there is room for a file of this size and a new segment, the reserve included."""
-        slack = (self._reserve_bytes - self._segment_bytes) // 2  # for manifests and the like
-        return self.free_bytes() + self._reserved >= size + self._segment_bytes + slack
-
     def fill_spare(self) -> bool:
         """Preallocate the next segment's file; False where the disk is full."""
         if not self._has_spare:
+            self._drop_old_spare()
             self._has_spare = self._allocate(self._path(SPARE), self._segment_bytes)
         return self._has_spare
 
@@ -73,7 +70,7 @@ class Space:
             self._has_spare = False
             self._disk.rename(self._path(SPARE), path)
             return self._disk.open(path)
-        if self._allocate(path, size):
+        if self._allocate(path, size) or (self._drop_old_spare() and self._allocate(path, size)):
             return self._disk.open(path)
         self.is_short = True
         if self._reserved:
@@ -82,6 +79,14 @@ class Space:
             if 2 * part <= self.free_bytes() and self._allocate(path, part):
                 return self._disk.open(path)
         raise OSError(errno.ENOSPC, "no space for a segment", path)
+
+    def _drop_old_spare(self) -> bool:
+        """Not at once at the start, because to give up that much takes a file system longer than to read a log."""
+        if not self._has_old_spare:
+            return False
+        self._has_old_spare = False
+        self._disk.unlink(self._path(SPARE))
+        return True
 
     def _take_reserve(self, path: str, size: int) -> int:
         """What is more than a segment becomes free, for what has to be written beside it."""
@@ -100,6 +105,8 @@ class Space:
             try:
                 return act()
             except OSError as error:
+                if error.errno in FULL and self._drop_old_spare():
+                    continue
                 if error.errno not in FULL or not self._reserved:
                     raise
                 self.is_short = True

@@ -29,6 +29,7 @@ class Tail:
     frames: int = 0
     last_sequence: int = 0  # of what is kept or known to be lost; the log goes on after it
     rolling_crc: int = 0
+    durable: int = 0  # the highest sequence that something vouches for
     corrupt: list[Gap] = field(default_factory=list)
     torn: Gap | None = None
     has_seal: bool = False
@@ -37,8 +38,16 @@ class Tail:
         self.index.add_frame(frame)
         self.frames += 1
         self.last_sequence = frame.sequence
+        self.durable = frame.durable  # it only rises
         self.rolling_crc = roll(self.rolling_crc, [frame.crc])
         self.end = frame.position + FRAME_BYTES + len(frame.payload)
+
+    @property
+    def vouched_end(self) -> int:
+        """Where the bytes end, about, of which it is known that they are on disk."""
+        if self.durable >= self.last_sequence:
+            return self.end
+        return self.index.mark_before(self.durable + 1)[1]
 
     def agrees_with(self, entry: SegmentEntry, mark: Mark | None) -> bool:
         """The log was closed in good order, and what is here is exactly what was there then."""
@@ -76,6 +85,7 @@ def survey(segment: SegmentFile, entry: SegmentEntry, mark: Mark | None) -> Tail
     if tail.corrupt:
         _add_frames_after_damage(segment, entry, tail)
     _add_missing_end(tail, entry, mark)
+    tail.durable = max(tail.durable, synced)
     return tail
 
 
