@@ -67,6 +67,47 @@ def test_tasks_that_publish_at_once_share_requests(address: str) -> None:
     run(address, scenario)
 
 
+def test_publishes_that_are_answered_make_no_tasks() -> None:
+    """They are callbacks of the loop; a task for each request cost a third of all that a busy client did."""
+
+    async def main(address: str) -> None:
+        loop, made = asyncio.get_running_loop(), 0
+
+        def count(loop: asyncio.AbstractEventLoop, work: Any, **named: Any) -> asyncio.Task[Any]:
+            nonlocal made
+            made += 1
+            return asyncio.Task(work, loop=loop, **named)
+
+        async with mq.AsyncClient(address) as client:
+            await client.create_channel("c")
+            await client.publish("c", b"the first one")
+            loop.set_task_factory(count)
+            for number in range(20):
+                await client.publish("c", b"%d" % number)
+        assert made == 0
+
+    with broker(LOG_LEVEL="ERROR") as running:
+        asyncio.run(main(str(running)))
+
+
+def test_a_publish_whose_answer_is_lost_is_sent_again_and_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection lives on, so that nothing but the time tells."""
+    monkeypatch.setattr("mq.client.aio_publisher.ATTEMPT_SECONDS", 0.3)
+
+    async def scenario(client: mq.AsyncClient) -> None:
+        await client.publish("c", b"one")
+        proxy.swallow_answers()
+        late = [asyncio.create_task(client.publish("c", b"%d" % number)) for number in range(3)]
+        while not proxy.swallowed_bytes:
+            await asyncio.sleep(0.01)
+        proxy.let_pass()
+        assert [(await each).offset for each in late] == [1, 2, 3]
+        assert await contents(client, "c") == [b"one", b"0", b"1", b"2"]
+
+    with connected() as (_, proxy):
+        run(proxy.address, scenario)
+
+
 def test_a_cancelled_publish_leaves_the_others_alone(address: str) -> None:
     async def scenario(client: mq.AsyncClient) -> None:
         await client.create_channel("cancelled")

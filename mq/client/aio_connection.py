@@ -40,6 +40,7 @@ class AsyncConnection:
         self._closed = asyncio.Event()
         self._transport: AsyncTransport | None = None
         self._turn = 0
+        self._dropping: asyncio.Task[None] | None = None  # somebody has to keep it
 
     def another(self) -> AsyncConnection:
         """A connection of its own to the same broker."""
@@ -88,6 +89,17 @@ class AsyncConnection:
                 raise Unavailable("the client was closed")
             if before_retry is not None:
                 request = await before_retry()
+
+    def submit(self, method: str, request: bytes) -> asyncio.Future[bytes] | None:
+        """One try, without a task, where there is a transport to send on at once; else None. Raises MqError."""
+        self.check_usable()
+        transport = self.ready
+        return transport.submit(method, request) if transport is not None else None
+
+    def drop(self) -> None:
+        """It did not answer in time: give the transport up, and fail what is in flight on it."""
+        if self._transport is not None:
+            self._dropping = asyncio.get_running_loop().create_task(self._discard(self._transport))
 
     async def transport(self) -> AsyncTransport:
         """A transport that can be used. Raises Unavailable after one try of each address."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from functools import partial
 
 from mq.client import codec
 from mq.client.aio_connection import AsyncConnection
+from mq.client.connection import ATTEMPT_SECONDS
 from mq.client.message import Published, published
 from mq.client.options import PublishOptions
 from mq.client.publisher import MOST_BYTES, MOST_MESSAGES, PUBLISH_BATCH
@@ -18,30 +21,96 @@ Entry = tuple[bytes, asyncio.Future[Published]]
 
 
 class AsyncLane:
-    """The publishes to one channel with the same options, one request at a time."""
+    """The publishes to one channel with the same options, one request at a time.
+
+    A request that is answered needs no task, only two callbacks: one sends for all who stand in line by then, one tells
+    them what came of it. A task is for what has to connect first, or to be tried again.
+    """
 
     def __init__(self, connection: AsyncConnection, channel: str, options: PublishOptions) -> None:
         self._connection = connection
         self._channel = channel
         self._options = options
         self._sequence = Sequence()
+        self._loop = asyncio.get_running_loop()
         self._line: list[Entry] = []
-        self._task: asyncio.Task[None] | None = None
+        self._is_busy = False  # a request is in flight, or about to leave
+        self._sent_at = 0.0  # when the one in flight left; 0: none is
+        self._is_watched = False
+        self._task: asyncio.Task[None] | None = None  # somebody has to keep it
 
-    async def publish(self, message: bytes) -> Published:
-        """One message, durable when this returns. A task that is cancelled leaves the line. Raises MqError."""
-        answer: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+    def publish(self, message: bytes) -> asyncio.Future[Published]:
+        """One message, durable when this has a result. Whoever cancels it leaves the line."""
+        answer: asyncio.Future[Published] = self._loop.create_future()
         self._line.append((message, answer))
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
-        return await answer
+        if not self._is_busy:
+            self._is_busy = True
+            self._loop.call_soon(self._send_next)
+        return answer
 
-    async def _run(self) -> None:
+    def _send_next(self) -> None:
+        entries = self._take()
+        if not entries:
+            self._is_busy = False
+            return
+        sent: asyncio.Future[bytes] | None = None
+        with suppress(MqError):  # then it is raised again, where there is time to see whom it concerns
+            sent = self._connection.submit(PUBLISH_BATCH, self._request(entries))
+        if sent is None:
+            self._send_with_patience(entries, self._connection.timeout)
+            return
+        self._sent_at = self._loop.time()
+        sent.add_done_callback(partial(self._hear, entries))
+        if not self._is_watched:
+            self._watch(self._attempt_seconds)
+
+    def _hear(self, entries: list[Entry], sent: asyncio.Future[bytes]) -> None:
+        took, self._sent_at = self._loop.time() - self._sent_at, 0.0
+        if sent.cancelled() or sent.exception() is not None:
+            self._send_with_patience(entries, max(0.001, self._connection.timeout - took))
+            return
+        self._sequence.next += 1
+        self._tell(entries, sent.result())
+        self._loop.call_soon(self._send_next)  # behind those who were told: they may be back in line by then
+
+    def _watch(self, seconds: float) -> None:
+        self._is_watched = True
+        self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """One timer, however many requests: it looks whether the one in flight is late."""
+        self._is_watched = False
+        if self._sent_at:
+            left = self._sent_at + self._attempt_seconds - self._loop.time()
+            if left <= 0:
+                self._connection.drop()  # which fails what is in flight
+            else:
+                self._watch(left)
+
+    @property
+    def _attempt_seconds(self) -> float:
+        return min(ATTEMPT_SECONDS, self._connection.timeout)
+
+    def _send_with_patience(self, entries: list[Entry], timeout: float) -> None:
+        self._task = self._loop.create_task(self._send_all(entries, timeout))
+
+    async def _send_all(self, entries: list[Entry], timeout: float) -> None:
         try:
-            while entries := self._take():
-                await self._send(entries)
-        finally:
-            self._task = None
+            await self._send(entries, self._loop.time() + timeout)
+        except BaseException:  # cancelled: the loop comes to its end
+            self._is_busy = False
+            raise
+        self._send_next()
+
+    def _request(self, entries: list[Entry]) -> bytes:
+        head = self._sequence.head(self._channel, self._options, self._sequence.next)
+        return codec.publish_request(head, [message for message, _ in entries])
+
+    def _tell(self, entries: list[Entry], data: bytes) -> None:
+        answer = pb.PublishBatchResponse.FromString(data)
+        for (_, future), outcome in zip(entries, published(self._channel, answer, len(entries)), strict=True):
+            if not future.done():
+                future.set_result(outcome)
 
     def _take(self) -> list[Entry]:
         waiting = [entry for entry in self._line if not entry[1].done()]
@@ -55,28 +124,26 @@ class AsyncLane:
         self._line = waiting[count:]
         return waiting[:count]
 
-    async def _send(self, entries: list[Entry]) -> None:
+    async def _send(self, entries: list[Entry], end: float) -> None:
         try:
-            answer = await self._call([message for message, _ in entries])
+            data = await self._call(entries, end)
         except InvalidArgument as error:
             if len(entries) == 1:
                 _fail(entries, error)
                 return
             for entry in entries:  # one of them is at fault, and only that one shall hear of it
-                await self._send([entry])
+                await self._send([entry], end)
         except MqError as error:
             _fail(entries, error)
         else:
-            for (_, future), outcome in zip(entries, published(self._channel, answer, len(entries)), strict=True):
-                if not future.done():
-                    future.set_result(outcome)
+            self._tell(entries, data)
 
-    async def _call(self, messages: list[bytes]) -> pb.PublishBatchResponse:
+    async def _call(self, entries: list[Entry], end: float) -> bytes:
         sequence = self._sequence
         while True:
-            head = sequence.head(self._channel, self._options, sequence.next)
             try:
-                data = await self._connection.call(PUBLISH_BATCH, codec.publish_request(head, messages), patient=True)
+                left = max(0.001, end - self._loop.time())
+                data = await self._connection.call(PUBLISH_BATCH, self._request(entries), timeout=left, patient=True)
             except SequenceRefused:
                 is_new = sequence.next == 0
                 sequence.renew()
@@ -88,7 +155,7 @@ class AsyncLane:
                 raise
             else:
                 sequence.next += 1
-                return pb.PublishBatchResponse.FromString(data)
+                return data
 
 
 def _fail(entries: list[Entry], error: MqError) -> None:
