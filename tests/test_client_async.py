@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from process import wait_until
 from tcpproxy import Proxy, connected
 
 import mq
@@ -98,8 +99,7 @@ def test_a_publish_whose_answer_is_lost_is_sent_again_and_stored_once(monkeypatc
         await client.publish("c", b"one")
         proxy.swallow_answers()
         late = [asyncio.create_task(client.publish("c", b"%d" % number)) for number in range(3)]
-        while not proxy.swallowed_bytes:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(wait_until, lambda: bool(proxy.swallowed_bytes))
         proxy.let_pass()
         assert [(await each).offset for each in late] == [1, 2, 3]
         assert await contents(client, "c") == [b"one", b"0", b"1", b"2"]
