@@ -136,7 +136,7 @@ class WireTransport:
             self._calls[id_] = call
         try:
             with self._sending:
-                self._socket.send(wire.pack_header(len(request), id_, code, 0) + request)
+                self._socket.send(wire.pack_header(len(request), id_, code, 0), request)
         except Unavailable as error:
             self._fail(error)
         except BaseException:  # interrupted: half a frame may have left

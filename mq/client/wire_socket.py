@@ -21,6 +21,9 @@ SCRATCH_BYTES = 64 << 10
 CONNECT_SECONDS = 5.0
 STUCK_SECONDS = 20  # a server that takes nothing for so long is as good as gone
 READ_SECONDS = 5  # then a read that waits looks at its deadline
+LARGE_BYTES = 32 << 10  # from here on a copy costs more than a second call
+
+_MORE = getattr(socket, "MSG_MORE", 0)  # Linux: it leaves together with what is sent next
 
 
 class WireSocket:
@@ -52,10 +55,14 @@ class WireSocket:
             self._socket.close()
             raise
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, rest: bytes = b"") -> None:
         """Raises Unavailable; then part of it may have left, so the socket is of no more use."""
         try:
-            self._socket.sendall(data)
+            if len(rest) < LARGE_BYTES:
+                self._socket.sendall(data + rest)
+            else:
+                self._socket.sendall(data, _MORE)
+                self._socket.sendall(rest)
         except OSError as error:
             raise self._broken(error) from None
 

@@ -32,8 +32,10 @@ class Mail:
             self._loop.call_soon(self._end_turn)
 
     def flush(self) -> None:
-        """Now: no more answers come in this turn."""
+        """Now: no more answers come in this turn. Messages first: who waits for them has waited longest."""
         full, self._full = self._full, []
+        if len(full) > 1:
+            full.sort(key=_has_no_delivery)
         for outbox in full:
             outbox.flush()
 
@@ -95,6 +97,10 @@ class Outbox:
     def unsent_bytes(self) -> int:
         return self.bytes + self._transport.get_write_buffer_size()
 
+    @property
+    def has_delivery(self) -> bool:
+        return bool(self._deliveries)
+
     def note_sent(self) -> None:
         """Forget the leases that the operating system has taken: the peer may have them by now."""
         if self._deliveries:
@@ -108,3 +114,7 @@ class Outbox:
         self._pieces, self.bytes = [], 0
         for _, delivery in deliveries or ():
             delivery.release()
+
+
+def _has_no_delivery(outbox: Outbox) -> bool:
+    return not outbox.has_delivery
