@@ -65,6 +65,9 @@ class DictDisk:
         data[position : position + len(joined)] = joined
         return len(joined)
 
+    def write_past_cache(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        return self.write(fd, buffers, position)
+
     def read(self, fd: int, size: int, position: int) -> bytes:
         data = self._open[fd][1]
         assert size <= len(data) + MOST_AT_ONCE, f"{size} bytes asked of a file of {len(data)}"

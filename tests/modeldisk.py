@@ -179,6 +179,9 @@ class ModelDisk:
             raise _error(fault)
         return len(data[:room])
 
+    def write_past_cache(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        return self.write(fd, buffers, position)
+
     def read(self, fd: int, size: int, position: int) -> bytes:
         return bytes(self._inode(fd).cache[position : position + size])
 

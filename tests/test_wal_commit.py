@@ -23,6 +23,7 @@ class GateDisk(DirectDisk):
     """Syncs of segments wait at a gate while it is closed; each is counted."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.syncs = 0
         self.error: OSError | None = None
         self._open = threading.Event()

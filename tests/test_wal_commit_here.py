@@ -26,6 +26,7 @@ class NotingDisk(DirectDisk):
     """Notes which thread syncs segments; their syncs and writes can be made to fail."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.syncing: list[int] = []
         self.sync_error: OSError | None = None
         self.write_errors: list[OSError] = []

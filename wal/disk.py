@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from wal.errors import LogLocked
+from wal.straight import BLOCK_BYTES, Straight
 
 LOCK = "LOCK"  # the name of the file that the owner of a directory has locked
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-BLOCK_BYTES = 4096
 IOV_MAX = 1024  # buffers that one writev takes
 
 
@@ -43,6 +43,10 @@ class Disk(Protocol):
 
     def write(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
         """Write some of the buffers at a position; returns how many bytes."""
+        ...
+
+    def write_past_cache(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        """The same, for much at the end of a file that goes on with zeros, and that nobody reads soon."""
         ...
 
     def read(self, fd: int, size: int, position: int) -> bytes:
@@ -82,6 +86,9 @@ class Disk(Protocol):
 
 class DirectDisk:
     """The operating system's files."""
+
+    def __init__(self) -> None:
+        self._straight = Straight()
 
     def make_directory(self, path: str) -> None:
         missing = []
@@ -123,7 +130,12 @@ class DirectDisk:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def write(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        self._straight.forget(fd)
         return os.pwritev(fd, buffers, position)
+
+    def write_past_cache(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        written = self._straight.write(fd, buffers, position)
+        return self.write(fd, buffers, position) if written is None else written
 
     def read(self, fd: int, size: int, position: int) -> bytes:
         try:
@@ -158,12 +170,14 @@ class DirectDisk:
         os.posix_fallocate(fd, 0, size)
 
     def truncate(self, fd: int, size: int) -> None:
+        self._straight.forget(fd)
         os.ftruncate(fd, size)
 
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)
 
     def close(self, fd: int) -> None:
+        self._straight.forget(fd)
         os.close(fd)
 
     def rename(self, old: str, new: str) -> None:

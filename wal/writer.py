@@ -36,7 +36,7 @@ from wal.space import Space
 from wal.watermark import Mark, WatermarkFile
 
 JOIN_ABOVE = 64  # buffers; so many small ones are cheaper copied together than handed over one by one
-SMALL_BYTES = 64 << 10  # a group below this writes zeros ahead of itself
+SMALL_BYTES = 64 << 10  # a group below this writes zeros ahead of itself; others are written past the page cache
 AHEAD_BYTES = 256 << 10
 SLOW_SYNC_SECONDS = 1.0
 LATE_SECONDS = 0.002  # who pulls waits for the sync, also where who published does not
@@ -292,8 +292,9 @@ class Writer:
 
     def _write_at_once(self, fd: int, buffers: list[bytes], position: int) -> bool:
         """One call, as nearly always; False where it did not take everything, and has to be done with patience."""
+        write = self._disk.write if self._buffered < SMALL_BYTES else self._disk.write_past_cache
         try:
-            return self._disk.write(fd, buffers, position) == self._buffered
+            return write(fd, buffers, position) == self._buffered
         except OSError as error:
             self._disk.truncate(fd, position)
             if error.errno not in FULL:
