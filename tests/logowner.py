@@ -80,10 +80,12 @@ def refusing_disk() -> Iterator[None]:
     """No frame can be written where it was: an opening after a kill has to copy the live segment."""
     whole = _Opening._write_again
 
-    def write_again(self: _Opening, path: str, segment: SegmentFile, entry: SegmentEntry, tail: Tail) -> None:
+    def write_again(
+        self: _Opening, path: str, segment: SegmentFile, entry: SegmentEntry, tail: Tail, end: bytes
+    ) -> None:
         if tail.frames:
             raise OSError(errno.EIO, "a bad sector")
-        whole(self, path, segment, entry, tail)
+        whole(self, path, segment, entry, tail, end)
 
     with patch.object(_Opening, "_write_again", write_again):
         yield

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
-from modelfile import Choose, Inode, chance
+from modelfile import SECTOR_BYTES, Choose, Inode, chance
 
 from wal.disk import Disk
 from wal.errors import LogLocked
@@ -48,6 +48,7 @@ class ModelDisk:
         self.files: dict[int, Inode] = {}  # open descriptors
         self.counts: Counter[str] = Counter()  # operations so far, by kind
         self.operations = 0
+        self.destroys = False  # where a sync fails, what was on its way is neither there nor in the cache
         self.failed: list[str] = []  # paths of the operations that failed as scheduled
         self.before: Callable[[str, str], None] | None = None
         self.is_off = False
@@ -180,7 +181,14 @@ class ModelDisk:
         return len(data[:room])
 
     def write_past_cache(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
-        return self.write(fd, buffers, position)
+        """In whole sectors, as a device takes them: with what lies before, and zeros behind."""
+        cache, data = self._inode(fd).cache, b"".join(buffers)
+        start = position - position % SECTOR_BYTES
+        padding = -(position + len(data)) % SECTOR_BYTES
+        if position + len(data) + padding > len(cache):
+            return self.write(fd, buffers, position)
+        before = bytes(cache[start:position])
+        return min(max(0, self.write(fd, [before, data, bytes(padding)], start) - len(before)), len(data))
 
     def read(self, fd: int, size: int, position: int) -> bytes:
         return bytes(self._inode(fd).cache[position : position + size])
@@ -204,6 +212,8 @@ class ModelDisk:
         inode = self._inode(fd)
         fault = self._step("sync", self._paths[fd])
         if fault:
+            if self.destroys:
+                inode.destroy()
             inode.forget()
             raise _error(fault)
         inode.flush()

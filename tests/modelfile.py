@@ -67,6 +67,13 @@ class Inode:
             self.durable[start : start + len(content)] = content
         self.forget()
 
+    def destroy(self) -> None:
+        """The platter takes nothing where it was written last, nor gives back what was there."""
+        for sector in self.dirty:
+            for content in (self.cache, self.durable):
+                part = content[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES]
+                content[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES] = bytes(len(part))
+
     def forget(self) -> None:
         self.dirty.clear()
         self.sizes.clear()

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from random import Random
 from unittest.mock import patch
@@ -203,12 +204,19 @@ class Workload:
         self.owner.log.pump()
 
 
+@contextmanager
+def small_world() -> Iterator[None]:
+    """What is large elsewhere has to be small where segments are."""
+    with patch("wal.index.MARK_EVERY_BYTES", 200), patch("wal.writer.SMALL_BYTES", 300):
+        yield
+
+
 def search(seed: int, states: int) -> Trial:
     """Run workloads until so many states were judged. Raises Violation, naming the seed."""
     trial = Trial(Random(seed), refusals=0.2)
     logger.disable("wal")  # a crash state is nothing to warn about here, and words cost more than states
     try:
-        with trial.loop, patch("wal.index.MARK_EVERY_BYTES", 200):  # segments are small here, too
+        with trial.loop, small_world():
             while trial.states < states:
                 Workload(trial).run(20)
     except Violation as violation:

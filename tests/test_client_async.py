@@ -108,6 +108,43 @@ def test_a_publish_whose_answer_is_lost_is_sent_again_and_stored_once(monkeypatc
         run(proxy.address, scenario)
 
 
+def test_an_argument_that_no_request_can_hold_is_told_each_time(address: str) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="range"):
+                await client.publish("c", b"x", partition=-1)
+
+    run(address, scenario)
+
+
+def test_an_answer_that_makes_no_sense_is_an_error_and_the_next_publish_goes_on(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(client: mq.AsyncClient) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("mq.client.aio_publisher.published", lambda *_: [])
+            with pytest.raises(ValueError, match="zip"):
+                await client.publish("c", b"x")
+        assert (await client.publish("c", b"y")).offset > 0
+
+    run(address, scenario)
+
+
+def test_a_publish_ends_with_the_clients_own_time_and_the_next_one_goes_on() -> None:
+    async def main(proxy: Proxy) -> None:
+        async with asyncio.timeout(DEADLINE), mq.AsyncClient(proxy.address, timeout=0.4) as client:
+            await client.publish("c", b"one")
+            proxy.swallow()
+            with pytest.raises(mq.TimedOut):
+                await client.publish("c", b"two")
+            proxy.heal()
+            await client.publish("c", b"three")
+            assert await contents(client, "c") == [b"one", b"three"]  # the second one never got there
+
+    with connected() as (_, proxy):
+        asyncio.run(main(proxy))
+
+
 def test_a_cancelled_publish_leaves_the_others_alone(address: str) -> None:
     async def scenario(client: mq.AsyncClient) -> None:
         await client.create_channel("cancelled")

@@ -20,7 +20,7 @@ import pytest
 from logowner import DIRECTORY, SMALL, History, Owner, Violation, content_of
 from loguru import logger
 from modeldisk import SHORT, ModelDisk, PowerCut
-from powercut import Trial
+from powercut import Trial, small_world
 
 from wal.errors import LogBusy, LogClosed, LogFailed, WalError
 from wal.filelog import FileLog
@@ -38,7 +38,7 @@ EVERY = (
 def trial() -> Iterator[Trial]:
     logger.disable("wal")
     trial = Trial(Random(5))
-    with trial.loop, patch("wal.index.MARK_EVERY_BYTES", 1):  # segments are small here, too
+    with trial.loop, small_world(), patch("wal.index.MARK_EVERY_BYTES", 1):
         yield trial
     logger.enable("wal")
 
@@ -226,6 +226,25 @@ def test_a_write_that_does_not_fit_is_tried_again_and_nothing_fails(fault: int, 
         check_next_opening(trial, attempt)
 
 
+@pytest.mark.parametrize("start", [killed, torn])
+def test_what_is_destroyed_in_the_attempt_to_save_it_is_copied_from_memory(start: Start, trial: Trial) -> None:
+    """Frames that were answered, and that nobody vouches for: a power cut took the watermark with it."""
+    copied = 0
+    for nth in itertools.count(1):
+        disk, history = start()
+        disk = disk.crashed_at_random(Random(3)) if start is killed else disk
+        disk.destroys = True
+        disk.schedule("sync", nth, errno.EIO)
+        with suppress(Violation):  # a failed sync of the manifest ends the opening
+            owner = trial.open(disk, history)
+            if disk.failed:
+                copied += 1
+                assert owner.log.last_sequence >= history.floor
+        if not disk.failed:
+            break
+    assert copied
+
+
 def test_after_a_failed_write_the_file_is_cut_back_to_the_last_good_byte(trial: Trial) -> None:
     for attempt in attempts(trial, "write", errno.EIO):
         if attempt.owner is not None:
@@ -277,7 +296,7 @@ def test_a_log_with_a_thread_that_waits_for_space_can_be_closed(trial: Trial) ->
 def tail_not_written_again(patch: pytest.MonkeyPatch) -> None:
     """The old file is cut to what is intact, synced, and goes on."""
 
-    def write_again(self: _Opening, path: str, segment: object, entry: object, tail: Tail) -> None:
+    def write_again(self: _Opening, path: str, segment: object, entry: object, tail: Tail, end: bytes) -> None:
         fd = self.disk.open(path)
         self.disk.truncate(fd, tail.end)
         self.disk.sync(fd)

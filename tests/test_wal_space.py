@@ -139,7 +139,7 @@ def test_a_log_that_closes_while_it_waits_for_space_claims_nothing(trial: Trial)
 
 @pytest.mark.parametrize("records", range(1, 60, 3))
 def test_starting_on_a_full_disk_works_again_and_again(records: int, trial: Trial) -> None:
-    """With the live segment empty, half full, full, and just rotated; killed each time, so that it is copied."""
+    """With the live segment empty, half full, full, and just rotated; killed each time: its end is written again."""
     owner = open_on(ModelDisk())
     turn(owner)
     for _ in range(records):

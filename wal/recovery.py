@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 from uuid import UUID
 
 from loguru import logger
@@ -29,20 +30,22 @@ from wal.clock import Clock
 from wal.disk import FULL, Disk, write_all, write_file
 from wal.errors import CorruptSegment, WalError
 from wal.frame import HEADER_BYTES as FRAME_BYTES
-from wal.frame import Frame, Salt
+from wal.frame import Frame, Salt, scan
 from wal.index import SegmentIndex
 from wal.live import Live, start_segment
 from wal.manifest import MANIFEST, Manifest, SegmentEntry, read_manifest, swap_manifest
 from wal.reader import damaged
 from wal.record import DAMAGED
 from wal.rewrite import REWRITING, Kept, rewrite
-from wal.segment import WINDOW_BYTES, Gap, SegmentFile, SegmentHeader
+from wal.segment import Gap, SegmentFile, SegmentHeader
 from wal.space import Space
+from wal.straight import BLOCK_BYTES
 from wal.tail import Tail, kept, survey
 from wal.watermark import WATERMARK, Mark, WatermarkFile
 
 QUARANTINE = "quarantine"
 ORPHANS = "orphans"
+MOST_REWRITTEN_BYTES = 64 << 20  # in their place: they are held in memory meanwhile
 _SEAL_ROOM_BYTES = 1 << 10
 
 
@@ -53,7 +56,7 @@ class Recovery:
     is_new: bool = False
     was_clean: bool = False
     torn_bytes: int = 0
-    rewritten_bytes: int = 0  # of frames that were read, and not known to be on disk
+    rewritten_bytes: int = 0  # of frames that were written again, in their place or in another file
     damage: list[tuple[str, Gap]] = field(default_factory=list)  # segment and range
     orphans: list[str] = field(default_factory=list)
 
@@ -161,21 +164,22 @@ class _Opening:
                 return self._go_on(path, entry, tail)
             if tail.torn is not None:
                 self._keep_torn(segment, tail.torn)
-            if not tail.corrupt:
+            if not tail.corrupt and tail.end - tail.vouched_end <= MOST_REWRITTEN_BYTES:
+                end = _Remembered(segment, tail)
                 try:
-                    self._write_again(path, segment, entry, tail)
+                    self._write_again(path, segment, entry, tail, end.unvouched)
                 except OSError as error:
                     if not tail.frames:
                         raise  # there is nothing to copy, and a new segment would have the same name
                     logger.warning("{} can't be written where it is, and is copied: {}", path, error)
-                    tail = survey(segment, entry, mark)  # a failed sync may change what is read
+                    end.stand_in()
                 else:
                     self._renew_names()
                     return self._go_on(path, entry, tail)
             return self._copy_forward(segment, entry, tail)
 
     def _has_its_header(self, segment: SegmentFile, entry: SegmentEntry) -> bool:
-        """A damaged header costs nothing while there is a manifest; a copy has a good one again."""
+        """A damaged header costs nothing while there is a manifest; it is written anew."""
         try:
             return segment.header() == entry.header(self.manifest.log_uuid)
         except WalError:
@@ -189,24 +193,22 @@ class _Opening:
             tail.frames, tail.last_sequence, tail.rolling_crc,
         )  # fmt: skip
 
-    def _write_again(self, path: str, segment: SegmentFile, entry: SegmentEntry, tail: Tail) -> None:
+    def _write_again(self, path: str, segment: SegmentFile, entry: SegmentEntry, tail: Tail, data: bytes) -> None:
         """Put the same bytes where they are, and zeros behind them, so that a sync vouches for each.
 
-        Only those that nobody vouches for yet: a start takes no longer, however large the segment is. It needs no room,
+        Only those that nobody vouches for yet: it takes no longer, however large the segment is. And it needs no room,
         so it is done on a full disk, too.
         """
         end = segment.last_nonzero(tail.end)
         fd = self.disk.open(path)
         try:
-            write_all(self.disk, fd, [entry.header(self.manifest.log_uuid).pack()], 0)
-            for start in range(tail.vouched_end, tail.end, WINDOW_BYTES):
-                window = self.disk.read(segment.fd, min(WINDOW_BYTES, tail.end - start), start)
-                write_all(self.disk, fd, [window], start)
-            write_all(self.disk, fd, [bytes(end - tail.end)], tail.end)
+            if not self._has_its_header(segment, entry):
+                write_all(self.disk, fd, [entry.header(self.manifest.log_uuid).pack()], 0)
+            write_all(self.disk, fd, [data, bytes(end - tail.end)], tail.vouched_end)
             self.disk.sync(fd)
         finally:
             self.disk.close(fd)
-        self.report.rewritten_bytes = tail.end - tail.vouched_end
+        self.report.rewritten_bytes = len(data)
 
     def _renew_names(self) -> None:
         """The last owner may have died between the manifest's rename and the sync of the directory, or that failed."""
@@ -228,6 +230,9 @@ class _Opening:
             salt=self.random(8),
             take=lambda path: self.space.take(path, tail.end + _SEAL_ROOM_BYTES),
         )
+        if sealed.last_sequence < tail.last_sequence:
+            path = path_of(self.directory, self.manifest, entry)
+            raise CorruptSegment(path, tail.end, "it reads differently each time", "save the disk's content first")
         live = self._start(sealed)
         chain = [*self.manifest.segments[:-1], sealed, live.entry]
         self._swap(self.manifest.with_segments(chain).with_retired([name], self.clock.now_us()))
@@ -285,6 +290,38 @@ class _Opening:
         logger.error("{}: bytes {} to {} are damaged: {}", name, gap.position, gap.end, gap.reason)
         if segment is not None:
             self.space.with_room(lambda: quarantine(self.disk, self.directory, segment, gap))
+
+
+class _Remembered:
+    """What nobody vouches for, as it was when it was read last: the attempt to save it may be what destroys it.
+
+    And with it what lies in the same block before it.
+    """
+
+    def __init__(self, segment: SegmentFile, tail: Tail) -> None:
+        """Raises CorruptSegment where it does not read as it did when it was judged."""
+        self._segment, self._disk = segment, segment.disk
+        self._start = tail.vouched_end - tail.vouched_end % BLOCK_BYTES
+        self._data = self._disk.read(segment.fd, tail.end - self._start, self._start)
+        self.unvouched = self._data[tail.vouched_end - self._start :]
+        end, found = tail.vouched_end, tail.last_sequence
+        for frame in scan(self.unvouched, segment.salt, 0, end):
+            end, found = frame.position + FRAME_BYTES + len(frame.payload), frame.sequence
+        if (end, found) != (tail.end, tail.last_sequence):
+            raise CorruptSegment(segment.path, end, "it reads differently each time", "save the disk's content first")
+
+    def stand_in(self) -> None:
+        """From now on reads of the segment find it, whatever became of the file."""
+        self._segment.disk = cast(Disk, self)
+
+    def read(self, fd: int, size: int, position: int) -> bytes:
+        before = self._disk.read(fd, max(0, min(size, self._start - position)), position)
+        at = max(0, position - self._start)
+        found = before + self._data[at : at + size - len(before)]
+        return found + self._disk.read(fd, size - len(found), position + len(found))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
 
 
 def quarantine(disk: Disk, directory: str, segment: SegmentFile, gap: Gap) -> str:

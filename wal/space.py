@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from wal.disk import FULL, Disk
@@ -55,7 +56,12 @@ class Space:
     def fill_spare(self) -> bool:
         """Preallocate the next segment's file; False where the disk is full."""
         if not self._has_spare:
-            self._drop_old_spare()
+            try:
+                self._drop_old_spare()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                return False
             self._has_spare = self._allocate(self._path(SPARE), self._segment_bytes)
         return self._has_spare
 
@@ -84,8 +90,9 @@ class Space:
         """Not at once at the start, because to give up that much takes a file system longer than to read a log."""
         if not self._has_old_spare:
             return False
-        self._has_old_spare = False
-        self._disk.unlink(self._path(SPARE))
+        with suppress(FileNotFoundError):
+            self._disk.unlink(self._path(SPARE))
+        self._has_old_spare = False  # not before: it must never be taken for a new one
         return True
 
     def _take_reserve(self, path: str, size: int) -> int:

@@ -18,7 +18,7 @@ from mmap import mmap
 
 BLOCK_BYTES = 4096  # what nearly every device and file system is content with
 BUFFER_BYTES = 16 << 20  # most of it is never touched, and takes no memory
-_UNFIT = frozenset({errno.EINVAL, errno.EOPNOTSUPP})  # not so here: a file system in memory, larger blocks
+_UNFIT = frozenset({errno.EINVAL, errno.EOPNOTSUPP})  # not so here: larger blocks, or no device
 _NOTHING = (-1, 0, b"")
 
 
@@ -73,8 +73,8 @@ class Straight:
         self._last = _NOTHING
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         try:
-            fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
             try:
+                fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
                 return os.pwritev(fd, [blocks], start)
             finally:
                 fcntl.fcntl(fd, fcntl.F_SETFL, flags)

@@ -40,7 +40,7 @@ class AsyncConnection:
         self._closed = asyncio.Event()
         self._transport: AsyncTransport | None = None
         self._turn = 0
-        self._dropping: asyncio.Task[None] | None = None  # somebody has to keep it
+        self._dropping: set[asyncio.Task[None]] = set()  # somebody has to keep them
 
     def another(self) -> AsyncConnection:
         """A connection of its own to the same broker."""
@@ -99,7 +99,9 @@ class AsyncConnection:
     def drop(self) -> None:
         """It did not answer in time: give the transport up, and fail what is in flight on it."""
         if self._transport is not None:
-            self._dropping = asyncio.get_running_loop().create_task(self._discard(self._transport))
+            task = asyncio.get_running_loop().create_task(self._discard(self._transport))
+            self._dropping.add(task)
+            task.add_done_callback(self._dropping.discard)
 
     async def transport(self) -> AsyncTransport:
         """A transport that can be used. Raises Unavailable after one try of each address."""

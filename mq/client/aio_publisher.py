@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from functools import partial
 
 from mq.client import codec
@@ -13,9 +12,11 @@ from mq.client.message import Published, published
 from mq.client.options import PublishOptions
 from mq.client.publisher import MOST_BYTES, MOST_MESSAGES, PUBLISH_BATCH
 from mq.client.sequence import Sequence
-from mq.client.transport import same
+from mq.client.transport import TimedOut, same
 from mq.errors import InvalidArgument, MqError, SequenceRefused
 from mq.pb import mq_pb2 as pb
+
+LATE_SECONDS = 1.0  # between two looks at a request that is late
 
 Entry = tuple[bytes, asyncio.Future[Published]]
 
@@ -54,8 +55,13 @@ class AsyncLane:
             self._is_busy = False
             return
         sent: asyncio.Future[bytes] | None = None
-        with suppress(MqError):  # then it is raised again, where there is time to see whom it concerns
+        try:
             sent = self._connection.submit(PUBLISH_BATCH, self._request(entries))
+        except MqError:
+            pass  # it is raised again, where there is time to see whom it concerns
+        except Exception as error:  # an argument that no request can hold
+            self._refuse(entries, error)
+            return
         if sent is None:
             self._send_with_patience(entries, self._connection.timeout)
             return
@@ -65,13 +71,32 @@ class AsyncLane:
             self._watch(self._attempt_seconds)
 
     def _hear(self, entries: list[Entry], sent: asyncio.Future[bytes]) -> None:
-        took, self._sent_at = self._loop.time() - self._sent_at, 0.0
-        if sent.cancelled() or sent.exception() is not None:
-            self._send_with_patience(entries, max(0.001, self._connection.timeout - took))
+        left, self._sent_at = self._connection.timeout - (self._loop.time() - self._sent_at), 0.0
+        if sent.cancelled():  # the loop comes to its end
+            self._is_busy = False
+            for _, future in entries:
+                future.cancel()
             return
-        self._sequence.next += 1
-        self._tell(entries, sent.result())
-        self._loop.call_soon(self._send_next)  # behind those who were told: they may be back in line by then
+        error = sent.exception()
+        if error is None:
+            self._sequence.next += 1
+            try:
+                self._tell(entries, sent.result())
+            except Exception as strange:
+                self._refuse(entries, strange)
+            else:
+                self._loop.call_soon(self._send_next)  # behind those who were told: they may be back in line by then
+        elif not _may_help_to_ask_again(error):
+            self._refuse(entries, error)
+        elif left > 0:
+            self._send_with_patience(entries, left)
+        else:
+            self._sequence.renew()
+            self._refuse(entries, TimedOut("the broker did not answer in time"))
+
+    def _refuse(self, entries: list[Entry], error: BaseException) -> None:
+        _fail(entries, error)
+        self._loop.call_soon(self._send_next)
 
     def _watch(self, seconds: float) -> None:
         self._is_watched = True
@@ -84,8 +109,7 @@ class AsyncLane:
             left = self._sent_at + self._attempt_seconds - self._loop.time()
             if left <= 0:
                 self._connection.drop()  # which fails what is in flight
-            else:
-                self._watch(left)
+            self._watch(left if left > 0 else LATE_SECONDS)
 
     @property
     def _attempt_seconds(self) -> float:
@@ -97,10 +121,13 @@ class AsyncLane:
     async def _send_all(self, entries: list[Entry], timeout: float) -> None:
         try:
             await self._send(entries, self._loop.time() + timeout)
-        except BaseException:  # cancelled: the loop comes to its end
+        except asyncio.CancelledError:  # the loop comes to its end
             self._is_busy = False
             raise
-        self._send_next()
+        except Exception as error:
+            self._refuse(entries, error)
+        else:
+            self._send_next()
 
     def _request(self, entries: list[Entry]) -> bytes:
         head = self._sequence.head(self._channel, self._options, self._sequence.next)
@@ -132,7 +159,7 @@ class AsyncLane:
                 _fail(entries, error)
                 return
             for entry in entries:  # one of them is at fault, and only that one shall hear of it
-                await self._send([entry], end)
+                await self._send([entry], self._loop.time() + self._connection.timeout)
         except MqError as error:
             _fail(entries, error)
         else:
@@ -158,7 +185,14 @@ class AsyncLane:
                 return data
 
 
-def _fail(entries: list[Entry], error: MqError) -> None:
+def _fail(entries: list[Entry], error: BaseException) -> None:
     for _, future in entries:
         if not future.done():
-            future.set_exception(same(error))
+            future.set_exception(same(error) if isinstance(error, MqError) else error)
+
+
+def _may_help_to_ask_again(error: BaseException) -> bool:
+    """Later, in smaller parts, under another name, or for better words of what is wrong."""
+    return isinstance(error, MqError) and (
+        error.retryable or isinstance(error, (InvalidArgument, SequenceRefused)) or error.status == "UNIMPLEMENTED"
+    )

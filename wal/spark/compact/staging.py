@@ -272,6 +272,7 @@ class _EagerDisk(DirectDisk):
     """For one file: begins early to put on disk what was written, so that a sync has less to wait for."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._sent = 0  # up to here
 
     def write(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
