@@ -294,7 +294,8 @@ def _report_log(log: FileLog) -> None:
     if found.is_new:
         logger.info("{} is a new log", log.directory)
     elif not found.was_clean:
-        logger.warning("the last stop was not clean: {} bytes were written again, to be sure", found.rewritten_bytes)
+        unsure = f"{found.rewritten_bytes} bytes that might not be on disk were written again"
+        logger.warning("the last stop was not clean: {}", unsure if found.rewritten_bytes else "all of it is on disk")
     if found.torn_bytes:
         logger.warning("{} torn bytes at the end were set aside: no answered publish was among them", found.torn_bytes)
     for segment, gap in found.damage:
