@@ -32,7 +32,7 @@ class Mail:
             self._loop.call_soon(self._end_turn)
 
     def flush(self) -> None:
-        """Now: no more answers come in this turn. Messages first: who waits for them has waited longest."""
+        """Now: no more answers come in this turn. Messages before answers to publishes."""
         full, self._full = self._full, []
         if len(full) > 1:
             full.sort(key=_has_no_delivery)
