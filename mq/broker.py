@@ -30,7 +30,7 @@ from mq.command import (
     Seek,
     Transact,
 )
-from mq.commitqueue import CommitQueue, Done
+from mq.commitqueue import CommitQueue, Done, Post
 from mq.deciders import decide
 from mq.errors import MqError, ResourceExhausted, Unavailable
 from mq.installer import Installer
@@ -121,6 +121,7 @@ class Broker:
         if not self.limits.serves_old:
             self.state.hide()
         self.owner.open(self._on_synced, self._on_failed)
+        self._queue.on_written = self._show
         self._snapshotter = Snapshotter(self.state, self._queue, self.clock, self.limits)
         self.owner.refusal = None
         self._agenda.begin()
@@ -218,9 +219,9 @@ class Broker:
         """Give back at once the leases of an answer that could not be sent, as if it had never been pulled."""
         self._pulls.release(reply)
 
-    def call_after_answers(self, call: Callable[[], None]) -> None:
-        """Whenever the answers of a group have been given out: a door can send them together, at once."""
-        self.owner.queue.on_answered = call
+    def send_by(self, post: Post) -> None:
+        """Answers of a group are sent together. For a `done` that is `Early` they are made ready before that."""
+        self.owner.queue.post = post
 
     def rotate(self) -> None:
         """Seal the log's current segment."""
@@ -346,8 +347,12 @@ class Broker:
 
     # ---------------------------------------------------------------- the log
 
+    def _show(self, last: int) -> None:
+        """Let pulls see everything up to a sequence: it is durable, or will be before their answers leave."""
+        self._pulls.moved(self.state.advance(last))
+
     def _on_synced(self, synced: int) -> None:
-        self._pulls.moved(self.state.advance(synced))
+        self._show(synced)
         self._snapshotter.step()
         self._agenda.resume()
 

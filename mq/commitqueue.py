@@ -2,6 +2,9 @@
 
 Commands that arrive while a group is being synced share the next one. Small publishes to one partition share a
 record. Runs on the loop's thread; the log's callbacks are bounced to it once per group.
+
+Where the loop itself waits for the disk, everything is made ready meanwhile that may leave when it is over: pulls are
+decided, and answers written for doors that can hold them back (`Early`, `Post`).
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import Protocol
 
 from mq.command import OS
 from mq.errors import MqError, ResourceExhausted
@@ -29,6 +34,31 @@ SHARED_TIME_US = 1_000  # publishes this close to each other, in one record, may
 HAND_OVER_SECONDS = 300e-6  # what a change to the log's thread and back costs a group, in time and in disorder
 MOST_PATIENCE_SECONDS = 500e-6
 GROUPS_IN_FLIGHT = 2  # one being synced and one behind it: more would only make smaller groups
+WAITING_BYTES = 64 << 10  # a group of less waits for the one under way, where that is over soon
+
+
+class Early(partial[None]):
+    """A `done` that may be called before its answer may leave: that goes no further than into a `Post`."""
+
+
+class Post(Protocol):
+    """Where the answers of those doors lie that send them together."""
+
+    def send(self) -> None:
+        """Let everything leave at once."""
+        ...
+
+    def burn(self) -> None:
+        """Nothing of what lies here may ever leave. Whoever it was for is to learn that the outcome is not known."""
+        ...
+
+
+class NoPost:
+    def send(self) -> None:
+        pass
+
+    def burn(self) -> None:
+        pass
 
 
 class OpenRecord:
@@ -151,7 +181,9 @@ class CommitQueue:
         self._leisure = Leisure()
         self._vigil = Vigil(self._loop.call_soon, time.monotonic)
         self._written = self._synced = log.synced  # the marks that were heard of last
-        self.on_answered: Callable[[], None] = lambda: None  # after the answers of a group were given out
+        self.post: Post = NoPost()
+        self.on_written: Callable[[int], None] = lambda sequence: None  # all up to it will be durable, or nothing more
+        self._is_early = False  # answers lie in the post that may not leave yet
         self.on_snapshot_refused: Callable[[WalError], None] = lambda error: None  # the run under way is void
         self.last = log.last_sequence  # the sequence given out last, also to records that are still collected here
         self.unsynced_bytes = 0
@@ -248,7 +280,13 @@ class CommitQueue:
 
     def _flush_planned(self) -> None:
         """The turn is over. With nothing under way, the log may make a small group durable here and now."""
-        self.flush(0.0 if self._pace else self._leisure.patience())
+        self._is_flush_planned = False
+        patience = self._leisure.patience()
+        if self._pace:
+            if self._bytes < WAITING_BYTES and self._log.likely_seconds <= patience:
+                return  # what is under way is over soon, and then this can be done here
+            patience = 0.0
+        self.flush(patience)
         if self._pace and self._log.synced >= self._pace[-1][0]:
             self._on_marks(self._log.written, self._log.synced)
             self._loop.call_soon(self._log.rest)
@@ -266,21 +304,26 @@ class CommitQueue:
             shared.settle()
         self._shared.clear()
         sync, self._needs_sync = self._needs_sync, False
-        self._in_flight.append((self.last, size))
-        self._pace.append((self.last, sync))
+        due = self.last
+        self._in_flight.append((due, size))
+        self._pace.append((due, sync))
         try:
             # What is too much or for a full disk was refused before it was decided: by now it has to go in.
             last = self._append_to_log(records, sync, patience)
         except WalError as error:
             self.fail(error)
             return
-        if last != self.last:
-            self.fail(RuntimeError(f"the log gave sequence {last} where {self.last} was due"))
+        finally:
+            if self._is_early and self._log.synced < due:
+                self._is_early = False
+                self.post.burn()
+        if last != due:
+            self.fail(RuntimeError(f"the log gave sequence {last} where {due} was due"))
 
     def _append_to_log(self, records: list[Record], sync: bool, patience: float) -> int:
         """A snapshot can be done without: where it is too large for the log, what is decided goes in all the same."""
         try:
-            return self._log.append(records, sync=sync, essential=True, patience=patience)
+            return self._log.append(records, sync=sync, essential=True, patience=patience, meanwhile=self._make_ready)
         except RecordTooLarge as error:
             if not any(isinstance(record, ChannelSnapshot) for record in records):
                 raise
@@ -289,6 +332,19 @@ class CommitQueue:
             blank = ChannelSnapshot(more=True)
             kept = [blank if isinstance(record, (ChannelSnapshot, SnapshotEnd)) else record for record in records]
             return self._log.append(kept, sync=sync, essential=True)
+
+    def _make_ready(self) -> None:
+        """The group is written and the disk works: do now what else would have to be done when it is durable."""
+        last = self.last
+        try:
+            self.on_written(last)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "a pull could not be decided", "exception": error})
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= last and type(waiting[0][1]) is Early:
+            self._is_early = True
+            _, done, reply = waiting.popleft()
+            self.tell(done, reply)
 
     async def drained(self) -> None:
         """Everything queued is durable and answered."""
@@ -323,9 +379,10 @@ class CommitQueue:
         self._on_synced(synced)  # first, so that a pull by whoever is answered now sees what was answered
         self._release(self._waiting, synced)
         self._release(self._waiting_os, max(written, synced))
-        self.on_answered()
+        self._is_early = False
+        self.post.send()
         if self._records and len(self._pace) < GROUPS_IN_FLIGHT and not self._is_flush_planned:
-            self.flush()
+            self._flush_planned()
         if self._drained and self._is_idle():
             self._end_drains()
 

@@ -105,7 +105,7 @@ class Server:
         log = await open_log(self.config)
         self.broker = Broker(log, SystemClock(), limits(self.config), on_health=self._show_health)
         recovered = await self.broker.start()
-        self.broker.call_after_answers(self.wire.flush)
+        self.broker.send_by(self.wire)
         service = Service(self.broker, log, edge(self.config), self._facts(log))
         if self._grpc is not None:
             self._grpc.service = service

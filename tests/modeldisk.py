@@ -190,6 +190,9 @@ class ModelDisk:
         before = bytes(cache[start:position])
         return min(max(0, self.write(fd, [before, data, bytes(padding)], start) - len(before)), len(data))
 
+    def hasten(self, fd: int, position: int, size: int) -> None:
+        """Nothing: what is not synced may be on the disk at a cut, or not, however that came."""
+
     def read(self, fd: int, size: int, position: int) -> bytes:
         return bytes(self._inode(fd).cache[position : position + size])
 

@@ -49,7 +49,7 @@ class FlakyLog(MemoryLog):
         self.gate: asyncio.Event | None = None  # reads wait for it
         self.syncs: list[bool] = []  # what was asked of each group
 
-    def append(self, records: Any, *, sync: bool = True, essential: bool = False, patience: float = 0.0) -> int:
+    def append(self, records: Any, *, sync: bool = True, essential: bool = False, **_: Any) -> int:
         self.syncs.append(sync)
         return super().append(records, sync=sync, essential=essential)
 

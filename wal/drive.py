@@ -48,17 +48,22 @@ class Drive:
 
     # ------------------------------------------------------------ in the owner's thread
 
-    def commit(self, group: Group, patience: float) -> bool:
+    @property
+    def likely_seconds(self) -> float:
+        """How long a small commit is likely to take; a guess, from what the last ones took."""
+        return self._writer.likely_seconds
+
+    def commit(self, group: Group, patience: float, meanwhile: Callable[[], None]) -> bool:
         """Make a group durable here and now, if the writer has nothing else to do and the disk was quick the last time.
 
-        False: hand it over. A failure is told as ever, and then the group is not durable.
+        False: hand it over; `meanwhile` was not called. A failure is told as ever, and then the group is not durable.
         """
         if self._writer.likely_seconds > patience or self._handed != self._done:
             return False
         if not self._baton.acquire(blocking=False):
             return False
         try:
-            return self._may_write and self._writer.commit(group)
+            return self._may_write and self._writer.commit(group, meanwhile)
         except BaseException as error:
             self.failure = error  # before anybody else has the baton: a second sync would succeed, and prove nothing
         finally:

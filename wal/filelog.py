@@ -27,7 +27,7 @@ from wal.frame import HEADER_BYTES as FRAME_BYTES
 from wal.frame import MAX_PAYLOAD_BYTES
 from wal.index import INDEXED, SegmentIndex
 from wal.install import Approve, Engage, Installed
-from wal.log import OnFailure, OnMarks, SegmentInfo, Usage
+from wal.log import OnFailure, OnMarks, SegmentInfo, Usage, nothing
 from wal.manifest import Manifest, SnapshotRun
 from wal.options import Options
 from wal.proposal import Proposal
@@ -187,8 +187,18 @@ class FileLog:
         self._on_failure = on_failure
         self._drive.start()
 
+    @property
+    def likely_seconds(self) -> float:
+        return self._drive.likely_seconds
+
     def append(
-        self, records: Sequence[Record], *, sync: bool = True, essential: bool = False, patience: float = 0.0
+        self,
+        records: Sequence[Record],
+        *,
+        sync: bool = True,
+        essential: bool = False,
+        patience: float = 0.0,
+        meanwhile: Callable[[], None] = nothing,
     ) -> int:
         if self._drive.failure is not None or self._is_closed:
             self._check_usable()
@@ -212,7 +222,7 @@ class FileLog:
                 entries, queued = [], 0
                 self._note_snapshot(record, sequence)
         self._position, self.last_sequence = position, sequence
-        self._enqueue(entries, queued, sync, patience)
+        self._enqueue(entries, queued, sync, patience, meanwhile)
         return sequence
 
     def rest(self) -> None:
@@ -272,12 +282,19 @@ class FileLog:
         if self._appended_bytes - self._writer.synced_bytes > self._options.queue_bytes:
             raise LogBusy(f"{self._options.queue_bytes} bytes wait for the disk already")
 
-    def _enqueue(self, entries: list[Entry], size: int, sync: bool, patience: float = 0.0) -> None:
+    def _enqueue(
+        self,
+        entries: list[Entry],
+        size: int,
+        sync: bool,
+        patience: float = 0.0,
+        meanwhile: Callable[[], None] = nothing,
+    ) -> None:
         if entries:
             self._appended_bytes += size
             self._replay_bytes += size
             group = Group(entries, size, sync)
-            if not (patience and sync and size < SMALL_BYTES and self._drive.commit(group, patience)):
+            if not (patience and sync and size < SMALL_BYTES and self._drive.commit(group, patience, meanwhile)):
                 self._drive.hand(group)
 
     def _rotate_before(self, sequence: int) -> int:

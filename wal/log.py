@@ -27,6 +27,10 @@ OnMarks = Callable[[int, int], None]
 OnFailure = Callable[[BaseException], None]
 
 
+def nothing() -> None:
+    """What is done while the disk works, where nothing is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a log holds and what it still has to do."""
@@ -84,8 +88,19 @@ class Log(Protocol):
         """Every record from the last complete snapshot run on, in order; a damaged range appears as Damaged."""
         ...
 
+    @property
+    def likely_seconds(self) -> float:
+        """How long it is likely to take until a little that is appended is durable; a guess."""
+        ...
+
     def append(
-        self, records: Sequence[Record], *, sync: bool = True, essential: bool = False, patience: float = 0.0
+        self,
+        records: Sequence[Record],
+        *,
+        sync: bool = True,
+        essential: bool = False,
+        patience: float = 0.0,
+        meanwhile: Callable[[], None] = nothing,
     ) -> int:
         """Queue records and return the last sequence given.
 
@@ -93,6 +108,8 @@ class Log(Protocol):
         room or end work (acks, trims, snapshots) and so are taken past the queue's limit and on a full disk.
         `patience`: for so many seconds the owner may be kept waiting for the disk. Where that is likely to suffice, all
         may be durable at the return: then `synced` tells, nobody is called, and `rest` is to follow when there is time.
+        `meanwhile`: what the owner has to do while it waits like that. It is called at most once, when the records are
+        written and not yet durable; if they are not so at the return either, they never will be.
 
         Raises LogBusy, DiskFull, RecordTooLarge (nothing was appended), LogFailed, LogClosed.
         """

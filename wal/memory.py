@@ -17,7 +17,7 @@ from wal.backup import Backup
 from wal.clean import Keep
 from wal.errors import BackupRefused, InstallRefused, LogClosed, LogFailed, NoSuchProposal, RecordTooLarge
 from wal.install import Approve, Engage, Installed
-from wal.log import OnFailure, OnMarks, SegmentInfo, Usage
+from wal.log import OnFailure, OnMarks, SegmentInfo, Usage, nothing
 from wal.proposal import Proposal
 from wal.record import (
     Published,
@@ -67,8 +67,18 @@ class MemoryLog:
         for sequence in range(self._snapshot_begin, self.synced + 1):
             yield sequence, self._records[sequence]
 
+    @property
+    def likely_seconds(self) -> float:
+        return float("inf")  # as its marks do not come with the return of `append`
+
     def append(
-        self, records: Sequence[Record], *, sync: bool = True, essential: bool = False, patience: float = 0.0
+        self,
+        records: Sequence[Record],
+        *,
+        sync: bool = True,
+        essential: bool = False,
+        patience: float = 0.0,
+        meanwhile: Callable[[], None] = nothing,
     ) -> int:
         self._check_usable()
         sizes = [encode(record)[2] for record in records]

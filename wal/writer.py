@@ -41,7 +41,7 @@ AHEAD_BYTES = 256 << 10
 SLOW_SYNC_SECONDS = 1.0
 LATE_SECONDS = 0.002  # who pulls waits for the sync, also where who published does not
 LATEST_SECONDS = 0.1  # however long a sync took
-FORGETTING = 0.95  # of a slow sync, with each that follows
+FORGETTING = 0.8  # of a slow sync, with each that follows
 SYNC_SHARE = 4  # at most one such sync in so many times what the last took: publishes wait for them
 TEND_SECONDS = 0.25
 
@@ -160,13 +160,14 @@ class Writer:
 
     @property
     def likely_seconds(self) -> float:
-        """How long the next commit may well take: who had to wait long is to expect it for a while."""
+        """How long the next small commit may well take: who had to wait long is to expect it for a while."""
         return SLOW_SYNC_SECONDS if self._space.is_short or not self.sync_count else self._slowest_seconds
 
-    def commit(self, group: Group) -> bool:
+    def commit(self, group: Group, meanwhile: Callable[[], None]) -> bool:
         """Make one small group durable, waiting for nothing but the disk, and leave it to the caller to say so.
 
-        False: it is not written, and has to take the usual way.
+        `meanwhile` is called once it is written, while the disk works. False: it is not written, and has to take the
+        usual way.
         """
         if self.has_unsynced or group.bytes >= self._bytes_per_sync:
             return False
@@ -175,7 +176,9 @@ class Writer:
             self._forget_encoded()
             self._wants_sync = False
             return False
+        self._disk.hasten(self._live.fd, self._live.position, self._buffered)
         self._note_written(self._encoded)
+        meanwhile()
         self._sync_live()
         return True
 

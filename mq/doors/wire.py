@@ -94,10 +94,15 @@ class WireDoor:
             for connection in list(self.connections):
                 connection.stop_waiting()
 
-    def flush(self) -> None:
+    def send(self) -> None:
         """A group's answers were given out: send them now, and not after another look at the network."""
         if self.port:
             self.mail.flush()
+
+    def burn(self) -> None:
+        """The answers that were made ready may not leave: nobody knows whether they are true."""
+        if self.port:
+            self.mail.burn()
 
     async def drain(self) -> None:
         """Tell the peers that the end is near, and end the streams. What they still ask is refused by the broker."""

@@ -71,7 +71,7 @@ class Link(asyncio.BufferedProtocol):
         self._outbox = Outbox(self._door.mail, self._transport, self._go_on)
         address, port, *_ = transport.get_extra_info("peername") or ("", 0)
         self._address = str(address)
-        self._connection = Connection(f"{address}:{port}")
+        self._connection = Connection(f"{address}:{port}", holds_answers=True)
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         refusal = self._door.admit(self, self._address)
         if refusal is not None:

@@ -39,6 +39,12 @@ class Mail:
         for outbox in full:
             outbox.flush()
 
+    def burn(self) -> None:
+        """What was put in is not true: those it was for lose their connection, and with it whatever they may trust."""
+        full, self._full = self._full, []
+        for outbox in full:
+            outbox.burn()
+
     def _end_turn(self) -> None:
         self._is_planned = False
         self.flush()
@@ -92,6 +98,11 @@ class Outbox:
             transport.abort()
         else:
             self._on_flush()
+
+    def burn(self) -> None:
+        """Send nothing more, ever."""
+        self._pieces, self.bytes = [], 0
+        self._transport.abort()
 
     @property
     def unsent_bytes(self) -> int:

@@ -36,10 +36,12 @@ class Edge:
 class Connection:
     """One peer's connection to a door: what it has open at the moment."""
 
-    __slots__ = ("calls", "long_polls", "peer", "streams")
+    __slots__ = ("calls", "holds_answers", "long_polls", "peer", "streams")
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, *, holds_answers: bool = False) -> None:
+        """`holds_answers`: what its door is told goes into the broker's post, and no further by itself."""
         self.peer = peer
+        self.holds_answers = holds_answers
         self.calls = 0  # for a door that knows its connections only by their calls
         self.long_polls = 0
         self.streams = 0

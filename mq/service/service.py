@@ -14,6 +14,7 @@ from loguru import logger
 
 from mq import command
 from mq.broker import Broker, Waiter
+from mq.commitqueue import Early
 from mq.errors import ChannelNotFound, MessageTooLarge, MqError, Unavailable
 from mq.pb import mq_pb2 as pb
 from mq.reply import ListChannelsReply, PullReply, Reply
@@ -55,7 +56,8 @@ class Service:
             asked = method.decode(request, self.edge)
             if type(asked) is command.Pull:
                 return self._pull(method, connection, asked, done)
-            return self._broker.submit(asked, partial(self._finish, method, done))
+            later = Early if connection.holds_answers else partial
+            return self._broker.submit(asked, later(self._finish, method, done))
         except Exception as error:
             done(self._as_mq_error(method, error))
             return None
@@ -98,12 +100,13 @@ class Service:
         done(pieces)
 
     def _pull(self, method: Method, connection: Connection, asked: command.Pull, done: Done) -> Waiter | None:
+        later = Early if connection.holds_answers else partial
         if not asked.max_wait_ms:
-            return self._broker.submit(asked, partial(self._finish_pull, method, done))
+            return self._broker.submit(asked, later(self._finish_pull, method, done))
         connection.open_long_poll(self.edge)
         poll = _LongPoll(connection, partial(self._finish_pull, method, done))
         try:
-            waiter = self._broker.submit(asked, poll.finish)
+            waiter = self._broker.submit(asked, later(poll.finish))
         except BaseException:
             poll.close()
             raise
