@@ -12,6 +12,7 @@ import pytest
 from mq import snapshot
 from mq.broker import Broker
 from mq.command import Command, Publish, Receipt
+from mq.commitqueue import Done
 from mq.errors import MqError
 from mq.limits import Limits
 from mq.state import State
@@ -57,6 +58,28 @@ class Asked:
         return self.answers[0]
 
 
+class HandPost:
+    """A door's post: what it is told leaves when it is sent, at the latest at the end of the turn, or is burnt."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.lying: list[tuple[Asked, Any]] = []
+        self.burnt: list[Any] = []
+
+    def put(self, asked: Asked, answer: Any) -> None:
+        self.lying.append((asked, answer))
+        self._loop.call_soon(self.send)
+
+    def send(self) -> None:
+        lying, self.lying = self.lying, []
+        for asked, answer in lying:
+            asked(answer)
+
+    def burn(self) -> None:
+        self.burnt += [answer for _, answer in self.lying]
+        self.lying = []
+
+
 class HandBroker:
     """`ask` syncs and answers; `send` only decides, and `settle` syncs later."""
 
@@ -89,10 +112,14 @@ class HandBroker:
         asked = Asked()
 
         async def submit() -> None:
-            asked.waiter = self.broker.submit(command, asked)
+            asked.waiter = self.broker.submit(command, self.done(asked))
 
         self.loop.run_until_complete(submit())
         self.spin()
+        return asked
+
+    def done(self, asked: Asked) -> Done:
+        """What the broker is to call."""
         return asked
 
     def settle(self) -> None:

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from handbroker import Asked, HandBroker, HandClock, all_stopped, offsets_of
+from handbroker import Asked, HandBroker, HandClock, HandPost, all_stopped, offsets_of
 from history import OK, UNKNOWN, History
 from logowner import DIRECTORY, SMALL
 from loguru import logger
@@ -33,7 +33,7 @@ from mq.command import (
     Receipt,
     Start,
 )
-from mq.commitqueue import CommitQueue
+from mq.commitqueue import CommitQueue, Done, Early, Leisure
 from mq.errors import MqError
 from mq.limits import Limits
 from wal import FileLog
@@ -71,6 +71,17 @@ class CutDisk(ModelDisk):
             self._cut_at = due and max(due, self.operations + 1)
 
 
+class Moody(Leisure):
+    """The loop waits for the disk itself, or does not."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__()
+        self._rng = rng
+
+    def patience(self) -> float:
+        return self._rng.choice([0.0, 10.0, 10.0])
+
+
 class DiskBroker(HandBroker):
     """Writes and syncs when it is told to settle, in the test's own thread."""
 
@@ -78,7 +89,13 @@ class DiskBroker(HandBroker):
         log = FileLog.open(DIRECTORY, OPTIONS, disk=disk, clock=clock, random=rng.randbytes, is_threaded=False)
         super().__init__(log, clock, LIMITS)
         self._disk = disk
+        self._post = HandPost(self.loop)
+        self.broker.send_by(self._post)
+        self.broker.owner.queue._leisure = Moody(rng)
         self.loop.set_exception_handler(lambda loop, context: None)  # reads of a machine that is off
+
+    def done(self, asked: Asked) -> Done:
+        return Early(self._post.put, asked)  # as on the wire: answers are made ready while the disk works
 
     def settle(self) -> None:
         for _ in range(3):
@@ -299,4 +316,10 @@ def test_a_disk_that_does_not_sync_is_caught() -> None:
 def test_a_broker_that_answers_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CommitQueue, "answer", lambda self, done, reply, durability=0: done(reply))
     with pytest.raises(AssertionError, match=r"is gone|which holds|and is at|has forgotten"):
+        search(1, 200)
+
+
+def test_a_broker_whose_answers_leave_though_the_sync_failed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HandPost, "burn", HandPost.send)
+    with pytest.raises(AssertionError, match=r"is gone|which holds|and is at|has forgotten|was confirmed"):
         search(1, 200)

@@ -1,0 +1,242 @@
+"""What is made ready while the disk works: it is ready when the disk is, and leaves only if it is true."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handbroker import Asked, HandBroker, HandPost, all_stopped, contents, publish
+from wirebroker import LOOPS, Broker, wire_broker
+from wirepeer import Closed, Peer, request
+
+from mq import wire
+from mq.command import CreateChannel, CreateGroup, Pull
+from mq.commitqueue import CommitQueue, Done, Early, Leisure
+from mq.doors.wire_outbox import Mail
+from mq.errors import Unavailable
+from mq.pb import mq_pb2 as pb
+from wal import FileLog, Options
+from wal.disk import DirectDisk
+
+__all__ = ["all_stopped"]
+
+OPTIONS = Options(segment_bytes=1 << 20, snapshot_bytes=4096, soft_free_bytes=0)
+
+
+class WatchedDisk(DirectDisk):
+    """Tells of each sync of a segment, before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_sync: Callable[[], None] = lambda: None
+
+    def sync(self, fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(".wal"):
+            self.on_sync()
+        super().sync(fd)
+
+
+class EarlyBroker(HandBroker):
+    """Its log is in files and has no thread; half of those who ask can hold back an answer."""
+
+    def __init__(self, directory: Path, disk: DirectDisk) -> None:
+        super().__init__(FileLog.open(directory, OPTIONS, disk=disk, is_threaded=False))
+        self.post = HandPost(self.loop)
+        self.broker.send_by(self.post)
+        self.is_early = True
+
+    def done(self, asked: Asked) -> Done:
+        return Early(self.post.put, asked) if self.is_early else asked
+
+    def settle(self) -> None:
+        for _ in range(3):
+            self.spin()
+            self.log.pump()
+        self.spin()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop always waits for the disk itself."""
+    monkeypatch.setattr(Leisure, "patience", lambda self: 10.0)
+
+
+@pytest.fixture
+def disk() -> WatchedDisk:
+    return WatchedDisk()
+
+
+@pytest.fixture
+def hand(tmp_path: Path, disk: WatchedDisk) -> EarlyBroker:
+    hand = EarlyBroker(tmp_path / "log", disk)
+    hand.ask(CreateChannel("a"))
+    hand.ask(CreateGroup("a", "g"))
+    return hand
+
+
+def waiting_pull(hand: EarlyBroker) -> Asked:
+    pulled = hand.send(Pull("a", "g", "m", max_wait_ms=60_000))
+    assert not pulled.is_answered
+    return pulled
+
+
+def test_messages_and_answers_are_ready_before_the_sync_and_leave_after_it(
+    hand: EarlyBroker, disk: WatchedDisk
+) -> None:
+    pulled = waiting_pull(hand)
+    seen: list[Any] = []
+    disk.on_sync = lambda: seen.append([answer for _, answer in hand.post.lying])
+    asked = hand.send(publish("a", "x"))
+    published, message = seen[0]
+    assert (published.base_offset, contents(message)) == (0, ["x"])
+    assert asked.answer is published
+    assert pulled.answer is message
+    assert not hand.post.burnt
+
+
+def test_nothing_leaves_before_the_sync(hand: EarlyBroker, disk: WatchedDisk) -> None:
+    pulled = waiting_pull(hand)
+    asked = Asked()
+    seen: list[bool] = []
+    disk.on_sync = lambda: seen.append(asked.is_answered or pulled.is_answered)
+    hand.loop.call_soon(lambda: hand.broker.submit(publish("a", "x"), hand.done(asked)))
+    hand.settle()
+    assert seen == [False]
+    assert asked.is_answered
+
+
+def test_who_can_not_hold_an_answer_back_gets_it_after_the_sync(hand: EarlyBroker, disk: WatchedDisk) -> None:
+    hand.is_early = False
+    asked = Asked()
+    seen: list[Any] = []
+    disk.on_sync = lambda: seen.append((asked.is_answered, hand.post.lying))
+    hand.loop.call_soon(lambda: hand.broker.submit(publish("a", "x"), hand.done(asked)))
+    hand.settle()
+    assert seen == [(False, [])]
+    assert asked.is_answered
+
+
+def test_what_was_made_ready_is_burnt_when_the_sync_fails(hand: EarlyBroker, disk: WatchedDisk) -> None:
+    pulled = waiting_pull(hand)
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "planted")
+
+    disk.on_sync = fail
+    early = hand.send(publish("a", "x"))
+    hand.spin()
+    assert len(hand.post.burnt) == 2
+    assert not early.is_answered
+    assert not pulled.is_answered
+    assert isinstance(hand.broker.failed, Unavailable)
+    hand.is_early = False
+    assert hand.send(publish("a", "y")).answer is hand.broker.failed
+
+
+def test_a_pull_that_can_not_be_decided_costs_nobody_else_anything(
+    hand: EarlyBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, Any]] = []
+    hand.loop.set_exception_handler(lambda loop, context: told.append(context))
+
+    def stumble(last: int) -> None:
+        raise RuntimeError("planted")
+
+    hand.broker.owner.queue.on_written = stumble
+    assert hand.ask(publish("a", "x")).base_offset == 0
+    assert [str(context["exception"]) for context in told] == ["planted"]
+    assert hand.broker.failed is None
+
+
+def test_a_small_group_waits_for_one_under_way_and_is_then_done_here(
+    tmp_path: Path, disk: WatchedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand = EarlyBroker(tmp_path / "log", disk)
+    hand.ask(CreateChannel("a"))
+    handed: list[object] = []
+    honest = hand.log._drive.hand
+    monkeypatch.setattr(hand.log._drive, "hand", lambda item: (handed.append(item), honest(item)))
+    first, second = Asked(), Asked()
+
+    def both() -> None:
+        hand.broker.submit(publish("a", "x"), hand.done(first))
+        hand.broker.owner.queue.flush()  # without patience, as a rotation does
+        hand.broker.submit(publish("a", "y"), hand.done(second))
+
+    hand.loop.call_soon(both)
+    hand.spin()
+    assert (len(handed), first.is_answered) == (1, False)
+    hand.settle()
+    assert (len(handed), first.is_answered, second.is_answered) == (1, True, True)
+
+
+# ---------------------------------------------------------------- on the wire
+
+
+class FailingDisk:
+    """Every disk of the process, from a moment on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_failing = False
+        honest = DirectDisk.sync
+
+        def sync(disk: DirectDisk, fd: int) -> None:
+            if self.is_failing:
+                raise OSError(errno.EIO, "planted")
+            honest(disk, fd)
+
+        monkeypatch.setattr(DirectDisk, "sync", sync)
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> FailingDisk:
+    return FailingDisk(monkeypatch)
+
+
+@pytest.fixture(params=LOOPS)
+def broker(request: pytest.FixtureRequest, tmp_path: Path, failing: FailingDisk) -> Iterator[Broker]:
+    with wire_broker(request.param, STORAGE_MODE="wal", WAL_DIR_PATH=str(tmp_path / "wal")) as broker:
+        yield broker
+
+
+def last_words(broker: Broker, failing: FailingDisk) -> list[wire.Frame]:
+    """What a peer hears that publishes while the disk fails, up to the end of the connection or an answer."""
+    name = broker.create()
+    publish_x = pb.PublishRequest(channel=name, content=b"x")
+    with Peer(broker.port) as peer:
+        peer.send(request(1, "Publish", publish_x))
+        assert peer.take()[1] == wire.OK
+        failing.is_failing = True
+        peer.send(request(2, "Publish", publish_x))
+        try:
+            return [peer.take()]
+        except Closed:
+            return []
+
+
+def test_a_publish_whose_sync_failed_is_not_answered_with_success(broker: Broker, failing: FailingDisk) -> None:
+    assert not any(code == wire.OK for _, code, _, _ in last_words(broker, failing))
+    assert broker.do(lambda: broker.server.broker.failed) is not None
+
+
+def test_planted_a_post_that_does_not_burn_is_caught(
+    broker: Broker, failing: FailingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Mail, "burn", lambda self: None)
+    assert [code for _, code, _, _ in last_words(broker, failing)] == [wire.OK]
+
+
+def test_planted_a_queue_that_sends_before_the_sync_is_caught(
+    hand: EarlyBroker, disk: WatchedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = CommitQueue._make_ready
+
+    def hasty(self: CommitQueue) -> None:
+        honest(self)
+        self.post.send()
+
+    monkeypatch.setattr(CommitQueue, "_make_ready", hasty)
+    with pytest.raises(AssertionError):
+        test_nothing_leaves_before_the_sync(hand, disk)
