@@ -80,7 +80,7 @@ def _pending(group: Group) -> list[PendingRange]:
     found = [
         PendingRange(lease.partition, start, end, lease.member, lease.count, lease.until_us, lease.since_us)
         for lease in group.leases.values()
-        for start, end in lease.held
+        for start, end in lease.all_held()
     ]
     for number, cursor in enumerate(group.cursors):
         found += [

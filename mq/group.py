@@ -110,7 +110,7 @@ class Group:
         if lease is None or lease.member != member:
             raise LeaseLost("the receipt is not of a lease that this member holds")
         if not receipt.ranges:
-            return lease, list(lease.held)
+            return lease, lease.all_held()
         wanted = []
         for start, end in receipt.ranges:
             left, right = lease.widen(start, end)
@@ -124,9 +124,9 @@ class Group:
     def settle(self, lease: Lease, ranges: Ranges, *, acked: bool) -> None:
         """Take ranges off a lease; one with nothing left ends."""
         for start, end in ranges:
-            self._count(lease, -lease.held.remove(start, end))
+            self._count(lease, -lease.let_go(start, end))
         lease.is_torn = lease.is_torn or not acked
-        if not lease.held and lease.receipt in self.leases:
+        if lease.is_over and lease.receipt in self.leases:
             del self.leases[lease.receipt]
             if lease.is_torn:
                 return
@@ -136,7 +136,7 @@ class Group:
 
     def give_back(self, lease: Lease) -> None:
         """End a lease as if it had never been given."""
-        ranges = list(lease.held)
+        ranges = lease.all_held()
         self.settle(lease, ranges, acked=False)
         for start, end in ranges:
             self.cursors[lease.partition].give_back(start, end)

@@ -10,14 +10,14 @@ from mq.ranges import RangeSet
 
 
 class Lease:
-    """Offsets start <= offset < end, `count`-th delivery; `held` is what of it is neither acked nor handed back."""
+    """Offsets start <= offset < end, `count`-th delivery. Held is what of it is neither acked nor handed back."""
 
     __slots__ = (
         "_base",
         "_deltas",
+        "_held",
         "count",
         "end",
-        "held",
         "is_torn",
         "member",
         "partition",
@@ -35,10 +35,32 @@ class Lease:
         self.end = end
         self.count = count
         self.since_us = self.until_us = 0
-        self.held = RangeSet([(start, end)])
+        self._held: RangeSet | None = None  # None: all of it, as for most until they end
         self.is_torn = False  # part of it was handed back: only what is held may still be acked
         self._base = start
         self._deltas: Sequence[int] = ()
+
+    @property
+    def held(self) -> RangeSet:
+        if self._held is None:
+            self._held = RangeSet([(self.start, self.end)])
+        return self._held
+
+    def all_held(self) -> list[tuple[int, int]]:
+        """What is held, as ranges."""
+        return [(self.start, self.end)] if self._held is None else list(self._held)
+
+    def let_go(self, start: int, end: int) -> int:
+        """Take a range off what is held; returns how many offsets were."""
+        if self._held is None and start <= self.start and self.end <= end:
+            self._held = RangeSet()
+            return self.end - self.start
+        return self.held.remove(start, end)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is held any more."""
+        return self._held is not None and not self._held
 
     def lay_out(self, base: int, deltas: Sequence[int]) -> None:
         """Where the messages really are; the holes before and between belong to the lease as well."""

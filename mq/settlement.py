@@ -168,7 +168,7 @@ def decide_absence(state: State, now: int) -> tuple[list[Record], list[Group]]:
         for group in channel.groups.values():
             gone = _absent(group, now)
             for member in gone:
-                held = [(lease, list(lease.held)) for lease in group.leases.values() if lease.member == member]
+                held = [(lease, lease.all_held()) for lease in group.leases.values() if lease.member == member]
                 records += _redelivered(channel, group, held, 0, now)
                 del group.members[member]
             if gone:
@@ -215,7 +215,7 @@ def decide_expiry(state: State, now: int) -> tuple[list[Record], list[Group]]:
             continue
         groups[group] = None
         if lease is not None and group.leases.get(lease.receipt) is lease and lease.until_us <= now:
-            records += _redelivered(channel, group, [(lease, list(lease.held))], None, now)
+            records += _redelivered(channel, group, [(lease, lease.all_held())], None, now)
     return records, list(groups)
 
 

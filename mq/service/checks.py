@@ -102,7 +102,7 @@ def positions(items: Sequence[pb.Position]) -> list[Position]:
 def receipts(items: Sequence[pb.Receipt], edge: Edge) -> list[Receipt]:
     if len(items) > edge.receipts:
         raise InvalidArgument(f"a request has at most {edge.receipts} receipts; this one has {len(items)}")
-    return [Receipt(_receipt(item.receipt), _ranges(item.ranges, edge)) for item in items]
+    return [Receipt(item.receipt or _no_receipt(), _ranges(item.ranges, edge) if item.ranges else ()) for item in items]
 
 
 def some_receipts(items: Sequence[pb.Receipt], edge: Edge) -> list[Receipt]:
@@ -111,10 +111,8 @@ def some_receipts(items: Sequence[pb.Receipt], edge: Edge) -> list[Receipt]:
     return receipts(items, edge)
 
 
-def _receipt(value: bytes) -> bytes:
-    if not value:
-        raise InvalidArgument("a receipt is empty")
-    return value
+def _no_receipt() -> bytes:
+    raise InvalidArgument("a receipt is empty")
 
 
 def _ranges(items: Iterable[pb.OffsetRange], edge: Edge) -> list[tuple[int, int]]:
