@@ -1,7 +1,7 @@
-"""Publishing one message at a time, from many threads: those who come while a request is in flight share the next.
+"""Publishing one message at a time, from many threads: those who come while requests are in flight share the next.
 
 There is no thread and no delay here. Whoever finds the lane free sends at once, alone. Whoever finds it busy stands in
-line; when the answer is there, the first of the line sends for all who stand in it.
+line; when an answer is there, the first of the line sends for all who stand in it.
 """
 
 from __future__ import annotations
@@ -20,100 +20,102 @@ from mq.pb import mq_pb2 as pb
 PUBLISH_BATCH = "mq.MQService/PublishBatch"
 MOST_MESSAGES = 5_000  # of one request
 MOST_BYTES = 1 << 20
+REQUESTS = 2  # in flight: who comes while the disk works for one need not wait for it; more would only be smaller
 
 
 class _Entry:
     """A message that waits for its answer, in the thread that published it."""
 
-    __slots__ = ("message", "outcome", "turn")
+    __slots__ = ("duty", "message", "outcome", "turn")
 
     def __init__(self, message: bytes) -> None:
         self.message = message
         self.outcome: Published | MqError | None = None
-        self.turn = threading.Lock()  # released when the outcome is there, or it is this one's turn to send
+        self.duty: tuple[list[_Entry], Sequence] | None = None  # whom to send for, itself among them
+        self.turn = threading.Lock()  # released when there is an outcome or a duty
         self.turn.acquire()
 
 
 class Lane:
-    """The publishes to one channel with the same options, one request at a time."""
+    """The publishes to one channel with the same options, two requests at a time."""
 
     def __init__(self, connection: Connection, channel: str, options: PublishOptions) -> None:
         self._connection = connection
         self._channel = channel
         self._options = options
-        self._sequence = Sequence()
         self._lock = threading.Lock()
         self._line: list[_Entry] = []
-        self._is_busy = False
+        self._free = [Sequence() for _ in range(REQUESTS)]  # of the requests that are not in flight
 
     def publish(self, message: bytes, timeout: float | None) -> Published:
         """One message, durable when this returns. Raises MqError."""
         entry = _Entry(message)
         with self._lock:
             self._line.append(entry)
-            is_first, self._is_busy = not self._is_busy, True
-        if not is_first:
-            self._wait(entry)
-        if entry.outcome is None:
-            self._send_line(timeout)
+            self._assign()
+        self._wait(entry)
+        if entry.duty is not None:
+            self._send_all(*entry.duty, timeout)
         outcome = entry.outcome
         assert outcome is not None
         if isinstance(outcome, MqError):
             raise outcome
         return outcome
 
+    def _assign(self) -> None:
+        """Let the first of the line send for all who stand in it, while a request is free."""
+        while self._line and self._free:
+            taken = self._take()
+            taken[0].duty = taken, self._free.pop()
+            taken[0].turn.release()
+
+    def _take(self) -> list[_Entry]:
+        size = 0
+        for count, entry in enumerate(self._line):
+            size += len(entry.message)
+            if count >= self._options.most_messages(MOST_MESSAGES) or (count and size > MOST_BYTES):
+                taken, self._line = self._line[:count], self._line[count:]
+                return taken
+        taken, self._line = self._line, []
+        return taken
+
     def _wait(self, entry: _Entry) -> None:
         try:
             entry.turn.acquire()
-        except BaseException:  # an interrupt: somebody else has to take the turn that may have come
+        except BaseException:  # an interrupt: somebody else has to do what may be its duty by now
             with self._lock:
                 if entry in self._line:
                     self._line.remove(entry)
-                if entry.outcome is None and not entry.turn.locked():
-                    self._pass_on()
+                if entry.duty is not None:
+                    entries, sequence = entry.duty
+                    self._line[:0] = entries[1:]
+                    self._free.append(sequence)
+                    self._assign()
             raise
 
-    def _send_line(self, timeout: float | None) -> None:
-        """Send for all who stand in line, then let the next one."""
-        entries = self._take()
+    def _send_all(self, entries: list[_Entry], sequence: Sequence, timeout: float | None) -> None:
         try:
-            self._send(entries, timeout)
+            self._send(entries, sequence, timeout)
         finally:
             for entry in entries:  # nobody is left without an answer, also after an interrupt
                 if entry.outcome is None:
                     entry.outcome = Unavailable("the publish was interrupted: it may be stored or not")
-                    self._sequence.renew()
+                    sequence.renew()
             with self._lock:
-                self._pass_on()
+                self._free.append(sequence)
+                self._assign()
             for entry in entries:
                 entry.turn.release()
 
-    def _take(self) -> list[_Entry]:
-        with self._lock:
-            size = 0
-            for count, entry in enumerate(self._line):
-                size += len(entry.message)
-                if count >= self._options.most_messages(MOST_MESSAGES) or (count and size > MOST_BYTES):
-                    taken, self._line = self._line[:count], self._line[count:]
-                    return taken
-            taken, self._line = self._line, []
-            return taken
-
-    def _pass_on(self) -> None:
-        if self._line:
-            self._line[0].turn.release()
-        else:
-            self._is_busy = False
-
-    def _send(self, entries: list[_Entry], timeout: float | None) -> None:
+    def _send(self, entries: list[_Entry], sequence: Sequence, timeout: float | None) -> None:
         try:
-            answer = self._call([entry.message for entry in entries], timeout)
+            answer = self._call([entry.message for entry in entries], sequence, timeout)
         except InvalidArgument as error:
             if len(entries) == 1:
                 entries[0].outcome = error
                 return
             for entry in entries:  # one of them is at fault, and only that one shall hear of it
-                self._send([entry], timeout)
+                self._send([entry], sequence, timeout)
         except MqError as error:
             for entry in entries:
                 entry.outcome = same(error)
@@ -121,8 +123,7 @@ class Lane:
             for entry, outcome in zip(entries, published(self._channel, answer, len(entries)), strict=True):
                 entry.outcome = outcome
 
-    def _call(self, messages: list[bytes], timeout: float | None) -> pb.PublishBatchResponse:
-        sequence = self._sequence
+    def _call(self, messages: list[bytes], sequence: Sequence, timeout: float | None) -> pb.PublishBatchResponse:
         for is_last in (False, True):
             head = sequence.head(self._channel, self._options, sequence.next)
             try:
