@@ -193,8 +193,8 @@ class Broker:
         """Decide a command now; `done` gets its reply, or its error, exactly once, when that may leave.
 
         That is when everything decided before it and itself is durable, so also for errors and for replies
-        that made no record. `done` may be called before this returns. A pull that waits returns a Waiter;
-        a cancelled one never calls `done`.
+        that made no record; an `Early` one may be called while the disk is still at it. `done` may be called before
+        this returns. A pull that waits returns a Waiter; a cancelled one never calls `done`.
         """
         if self.owner.refusal is not None:
             done(self.owner.refusal)

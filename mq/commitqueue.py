@@ -34,11 +34,14 @@ SHARED_TIME_US = 1_000  # publishes this close to each other, in one record, may
 HAND_OVER_SECONDS = 300e-6  # what a change to the log's thread and back costs a group, in time and in disorder
 MOST_PATIENCE_SECONDS = 500e-6
 GROUPS_IN_FLIGHT = 2  # one being synced and one behind it: more would only make smaller groups
-WAITING_BYTES = 64 << 10  # a group of less waits for the one under way, where that is over soon
+WAITING_BYTES = 64 << 10  # a turn that leaves less waits for the group under way, where that is over soon
 
 
 class Early(partial[None]):
-    """A `done` that may be called before its answer may leave: that goes no further than into a `Post`."""
+    """A `done` that may be called before its answer may leave: that goes no further than into a `Post`.
+
+    It sends nothing and closes nothing itself. Where the post is burnt, what it was told is void, and no more comes.
+    """
 
 
 class Post(Protocol):
@@ -51,14 +54,6 @@ class Post(Protocol):
     def burn(self) -> None:
         """Nothing of what lies here may ever leave. Whoever it was for is to learn that the outcome is not known."""
         ...
-
-
-class NoPost:
-    def send(self) -> None:
-        pass
-
-    def burn(self) -> None:
-        pass
 
 
 class OpenRecord:
@@ -181,7 +176,7 @@ class CommitQueue:
         self._leisure = Leisure()
         self._vigil = Vigil(self._loop.call_soon, time.monotonic)
         self._written = self._synced = log.synced  # the marks that were heard of last
-        self.post: Post = NoPost()
+        self.post: Post | None = None  # without one nothing is told early
         self.on_written: Callable[[int], None] = lambda sequence: None  # all up to it will be durable, or nothing more
         self._is_early = False  # answers lie in the post that may not leave yet
         self.on_snapshot_refused: Callable[[WalError], None] = lambda error: None  # the run under way is void
@@ -266,7 +261,7 @@ class CommitQueue:
     # ---------------------------------------------------------------- out
 
     def answer(self, done: Done, reply: Answer, durability: int = 0) -> None:
-        """Call `done(reply)` once everything queued so far is durable."""
+        """Call `done(reply)` once everything queued so far is durable, or before that if it is `Early`."""
         if durability == OS:
             mark, waiting = self._log.written, self._waiting_os
         else:
@@ -307,15 +302,18 @@ class CommitQueue:
         due = self.last
         self._in_flight.append((due, size))
         self._pace.append((due, sync))
+        self._is_early = False
         try:
             # What is too much or for a full disk was refused before it was decided: by now it has to go in.
             last = self._append_to_log(records, sync, patience)
         except WalError as error:
             self.fail(error)
             return
+        except BaseException as error:
+            self.fail(error)  # the sequences are given out: nothing can follow them
+            raise
         finally:
-            if self._is_early and self._log.synced < due:
-                self._is_early = False
+            if self._is_early and self.post is not None and self._log.synced < due:
                 self.post.burn()
         if last != due:
             self.fail(RuntimeError(f"the log gave sequence {last} where {due} was due"))
@@ -336,12 +334,9 @@ class CommitQueue:
     def _make_ready(self) -> None:
         """The group is written and the disk works: do now what else would have to be done when it is durable."""
         last = self.last
-        try:
-            self.on_written(last)
-        except Exception as error:
-            self._loop.call_exception_handler({"message": "a pull could not be decided", "exception": error})
+        self._try("pulls could not be decided", self.on_written, last)
         waiting = self._waiting
-        while waiting and waiting[0][0] <= last and type(waiting[0][1]) is Early:
+        while self.post is not None and waiting and waiting[0][0] <= last and type(waiting[0][1]) is Early:
             self._is_early = True
             _, done, reply = waiting.popleft()
             self.tell(done, reply)
@@ -376,11 +371,12 @@ class CommitQueue:
             self.unsynced_bytes -= self._in_flight.popleft()[1]
         while self._pace and self._pace[0][0] <= (synced if self._pace[0][1] else max(written, synced)):
             self._pace.popleft()
-        self._on_synced(synced)  # first, so that a pull by whoever is answered now sees what was answered
+        # First, so that a pull by whoever is answered now sees what was answered.
+        self._try("what follows a sync went wrong", self._on_synced, synced)
         self._release(self._waiting, synced)
         self._release(self._waiting_os, max(written, synced))
-        self._is_early = False
-        self.post.send()
+        if self.post is not None:
+            self._try("answers could not be sent", self.post.send)
         if self._records and len(self._pace) < GROUPS_IN_FLIGHT and not self._is_flush_planned:
             self._flush_planned()
         if self._drained and self._is_idle():
@@ -398,6 +394,13 @@ class CommitQueue:
         except Exception as error:
             # A door's mistake with one answer is not to hold back the others.
             self._loop.call_exception_handler({"message": "an answer could not be delivered", "exception": error})
+
+    def _try(self, what: str, call: Callable[..., None], *args: object) -> None:
+        """A mistake of somebody else's is told to the loop, and holds nobody back."""
+        try:
+            call(*args)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": what, "exception": error})
 
     def _end_drains(self) -> None:
         for future in self._drained:

@@ -95,6 +95,9 @@ class Pulls:
         except MqError as error:
             self._answer(poll, error)
             return True
+        except Exception as error:
+            self._answer_mistake(poll, error)  # others wait behind it
+            return True
         if reply.batches or poll.deadline <= self._clock.monotonic():
             self._answer(poll, reply)
             return True
@@ -151,8 +154,11 @@ class Pulls:
         try:
             await work
         except Exception as error:
-            logger.opt(exception=error).error("a pull failed")
-            self._answer(poll, MqError("internal error; the server's log has the reason"))
+            self._answer_mistake(poll, error)
+
+    def _answer_mistake(self, poll: LongPoll, error: Exception) -> None:
+        logger.opt(exception=error).error("a pull failed")
+        self._answer(poll, MqError("internal error; the server's log has the reason"))
 
     async def _pull_after_lookup(self, poll: LongPoll) -> None:
         try:

@@ -94,7 +94,10 @@ class Store:
                         cursor.retries.lease(retry.start, retry.end)
 
     def advance(self, synced: int) -> list[Partition]:
-        """Everything up to a sequence is durable: returns the partitions in which more is visible now."""
+        """Everything up to a sequence is durable, or will be before anybody hears of it, or the log has failed.
+
+        Returns the partitions in which more is visible now.
+        """
         self.synced = synced
         moved: dict[Partition, None] = {}
         unsynced = self._unsynced

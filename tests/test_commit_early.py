@@ -2,21 +2,25 @@
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from handbroker import Asked, HandBroker, HandPost, all_stopped, contents, publish
 from wirebroker import LOOPS, Broker, wire_broker
-from wirepeer import Closed, Peer, request
+from wirepeer import DEADLINE, Closed, Peer, request
 
-from mq import wire
+from mq import pulls, wire
 from mq.command import CreateChannel, CreateGroup, Pull
 from mq.commitqueue import CommitQueue, Done, Early, Leisure
+from mq.decision import Decision
 from mq.doors.wire_outbox import Mail
-from mq.errors import Unavailable
+from mq.errors import MqError, Unavailable
 from mq.pb import mq_pb2 as pb
+from mq.state import State
 from wal import FileLog, Options
 from wal.disk import DirectDisk
 
@@ -135,19 +139,90 @@ def test_what_was_made_ready_is_burnt_when_the_sync_fails(hand: EarlyBroker, dis
     assert hand.send(publish("a", "y")).answer is hand.broker.failed
 
 
+@pytest.mark.parametrize("is_early", [False, True])
 def test_a_pull_that_can_not_be_decided_costs_nobody_else_anything(
-    hand: EarlyBroker, monkeypatch: pytest.MonkeyPatch
+    hand: EarlyBroker, monkeypatch: pytest.MonkeyPatch, is_early: bool
 ) -> None:
+    hand.ask(CreateGroup("a", "h"))
+    stumbling, other = waiting_pull(hand), hand.send(Pull("a", "h", "m", max_wait_ms=60_000))
+    honest = pulls.decide_pull
+
+    def stumble(state: State, pull: Pull, now: int) -> Decision:
+        if pull.group == "g":
+            raise RuntimeError("planted")
+        return honest(state, pull, now)
+
+    monkeypatch.setattr(pulls, "decide_pull", stumble)
+    monkeypatch.setattr(Leisure, "patience", lambda self: 10.0 if is_early else 0.0)
+    assert hand.ask(publish("a", "x")).base_offset == 0
+    assert type(stumbling.answer) is MqError
+    assert contents(other.answer) == ["x"]
+    assert hand.broker.failed is None
+
+
+def test_whatever_goes_wrong_after_a_sync_nobody_is_left_waiting(hand: EarlyBroker) -> None:
     told: list[dict[str, Any]] = []
     hand.loop.set_exception_handler(lambda loop, context: told.append(context))
+    queue, asked = hand.broker.owner.queue, [Asked(), Asked()]
 
-    def stumble(last: int) -> None:
+    def stumble(*_: object) -> None:
         raise RuntimeError("planted")
 
-    hand.broker.owner.queue.on_written = stumble
-    assert hand.ask(publish("a", "x")).base_offset == 0
-    assert [str(context["exception"]) for context in told] == ["planted"]
-    assert hand.broker.failed is None
+    def both() -> None:
+        hand.broker.submit(publish("a", "x"), asked[0])
+        queue.flush()  # it is handed over, and the next one waits for it
+        hand.broker.submit(publish("a", "y"), asked[1])
+
+    queue._on_synced = stumble
+    hand.post.send = stumble  # type: ignore[method-assign]
+    hand.loop.call_soon(both)
+    hand.settle()
+    assert all(each.is_answered for each in asked)
+    assert {str(context["exception"]) for context in told} == {"planted"}
+
+
+def test_a_log_that_fails_in_an_unknown_way_fails_for_good(hand: EarlyBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    hand.loop.set_exception_handler(lambda loop, context: None)
+
+    def stumble(*_: object, **__: object) -> int:
+        raise MemoryError("planted")
+
+    monkeypatch.setattr(hand.log, "append", stumble)
+    hand.is_early = False
+    asked = hand.send(publish("a", "x"))
+    assert isinstance(asked.answer, Unavailable)
+    assert hand.send(publish("a", "y")).answer is hand.broker.failed
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_of_the_sync_burns_everything_too(
+    hand: EarlyBroker, disk: WatchedDisk, error: type[BaseException]
+) -> None:
+    pulled, asked = waiting_pull(hand), Asked()
+
+    def interrupt() -> None:
+        disk.on_sync = lambda: None  # what follows would succeed, and prove nothing
+        raise error
+
+    disk.on_sync = interrupt
+    hand.loop.call_soon(lambda: hand.broker.submit(publish("a", "x"), hand.done(asked)))
+    with pytest.raises(error):
+        hand.spin()
+    hand.spin()
+    assert len(hand.post.burnt) == 2
+    assert not asked.is_answered
+    assert not pulled.is_answered
+    assert isinstance(hand.broker.failed, Unavailable)
+
+
+def test_without_a_post_nobody_is_told_early(hand: EarlyBroker, disk: WatchedDisk) -> None:
+    hand.broker.owner.queue.post = None
+    seen: list[int] = []
+    disk.on_sync = lambda: seen.append(len(hand.post.lying))
+    asked = hand.send(publish("a", "x"))
+    hand.spin()
+    assert seen == [0]
+    assert asked.is_answered
 
 
 def test_a_small_group_waits_for_one_under_way_and_is_then_done_here(
@@ -201,23 +276,43 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path, failing: FailingDisk)
         yield broker
 
 
-def last_words(broker: Broker, failing: FailingDisk) -> list[wire.Frame]:
-    """What a peer hears that publishes while the disk fails, up to the end of the connection or an answer."""
+def last_words(broker: Broker, failing: FailingDisk, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What one hears who publishes while the disk fails, and one who waits for that message, until each is cut off."""
     name = broker.create()
     publish_x = pb.PublishRequest(channel=name, content=b"x")
-    with Peer(broker.port) as peer:
-        peer.send(request(1, "Publish", publish_x))
-        assert peer.take()[1] == wire.OK
+    burnt: list[object] = []
+    honest = Mail.burn
+    monkeypatch.setattr(Mail, "burn", lambda self: (burnt.append(self), honest(self)))
+    with Peer(broker.port) as publisher, Peer(broker.port) as reader:
+        publisher.send(request(1, "Publish", publish_x))
+        assert publisher.take()[1] == wire.OK
+        settle(broker.server.broker.log)
+        position = pb.Position(partition=0, offset=1)
+        reader.send(request(1, "Pull", pb.PullRequest(channel=name, positions=[position], max_wait_ms=20_000)))
+        broker.wait_until(lambda: any(each._pending for each in broker.door.connections))
         failing.is_failing = True
-        peer.send(request(2, "Publish", publish_x))
-        try:
-            return [peer.take()]
-        except Closed:
-            return []
+        publisher.send(request(2, "Publish", publish_x))
+        heard = []
+        for peer in (publisher, reader):
+            with suppress(Closed):
+                heard.append(peer.take()[1])
+        assert burnt, "the loop did not sync itself, so nothing was shown"
+        return heard
 
 
-def test_a_publish_whose_sync_failed_is_not_answered_with_success(broker: Broker, failing: FailingDisk) -> None:
-    assert not any(code == wire.OK for _, code, _, _ in last_words(broker, failing))
+def settle(log: Any) -> None:
+    """Wait until the log's thread has nothing in its hands, so that the next group is the loop's."""
+    done = threading.Event()
+    log.run_between_groups(lambda writer: done.set())
+    assert done.wait(DEADLINE)
+    with log._drive._baton:
+        pass
+
+
+def test_neither_answer_nor_message_leaves_when_the_sync_failed(
+    broker: Broker, failing: FailingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert wire.OK not in last_words(broker, failing, monkeypatch)
     assert broker.do(lambda: broker.server.broker.failed) is not None
 
 
@@ -225,7 +320,7 @@ def test_planted_a_post_that_does_not_burn_is_caught(
     broker: Broker, failing: FailingDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Mail, "burn", lambda self: None)
-    assert [code for _, code, _, _ in last_words(broker, failing)] == [wire.OK]
+    assert last_words(broker, failing, monkeypatch) == [wire.OK, wire.OK]
 
 
 def test_planted_a_queue_that_sends_before_the_sync_is_caught(

@@ -53,7 +53,7 @@ class Disk(Protocol):
     def hasten(self, fd: int, position: int, size: int) -> None:
         """Begin to bring a little that was just written to the device, and do not wait: the sync takes less long then.
 
-        It promises nothing, and never fails.
+        It promises nothing, does nothing where it is more than a little, and never fails.
         """
         ...
 

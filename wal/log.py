@@ -109,7 +109,7 @@ class Log(Protocol):
         `patience`: for so many seconds the owner may be kept waiting for the disk. Where that is likely to suffice, all
         may be durable at the return: then `synced` tells, nobody is called, and `rest` is to follow when there is time.
         `meanwhile`: what the owner has to do while it waits like that. It is called at most once, when the records are
-        written and not yet durable; if they are not so at the return either, they never will be.
+        written and not yet durable; if they are not so at the return either, the log has failed.
 
         Raises LogBusy, DiskFull, RecordTooLarge (nothing was appended), LogFailed, LogClosed.
         """

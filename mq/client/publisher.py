@@ -49,13 +49,18 @@ class Lane:
 
     def publish(self, message: bytes, timeout: float | None) -> Published:
         """One message, durable when this returns. Raises MqError."""
+        self._connection.check_usable()  # after a fork nobody sends for those who stand in line
         entry = _Entry(message)
-        with self._lock:
-            self._line.append(entry)
-            self._assign()
-        self._wait(entry)
-        if entry.duty is not None:
-            self._send_all(*entry.duty, timeout)
+        try:
+            with self._lock:
+                self._line.append(entry)
+                self._assign()
+            entry.turn.acquire()
+            if entry.duty is not None:
+                self._send_all(entry, timeout)
+        except BaseException:  # an interrupt
+            self._resign(entry)
+            raise
         outcome = entry.outcome
         assert outcome is not None
         if isinstance(outcome, MqError):
@@ -79,33 +84,36 @@ class Lane:
         taken, self._line = self._line, []
         return taken
 
-    def _wait(self, entry: _Entry) -> None:
-        try:
-            entry.turn.acquire()
-        except BaseException:  # an interrupt: somebody else has to do what may be its duty by now
-            with self._lock:
-                if entry in self._line:
-                    self._line.remove(entry)
-                if entry.duty is not None:
-                    entries, sequence = entry.duty
-                    self._line[:0] = entries[1:]
-                    self._free.append(sequence)
-                    self._assign()
-            raise
+    def _resign(self, entry: _Entry) -> None:
+        """Leave the line; somebody else has to do what may be its duty by now."""
+        with self._lock:
+            if entry in self._line:
+                self._line.remove(entry)
+            if entry.duty is not None:
+                entries, sequence = entry.duty
+                entry.duty = None
+                self._line[:0] = entries[1:]
+                self._free.append(sequence)
+                self._assign()
 
-    def _send_all(self, entries: list[_Entry], sequence: Sequence, timeout: float | None) -> None:
+    def _send_all(self, entry: _Entry, timeout: float | None) -> None:
+        assert entry.duty is not None
+        entries, sequence = entry.duty
         try:
             self._send(entries, sequence, timeout)
         finally:
-            for entry in entries:  # nobody is left without an answer, also after an interrupt
-                if entry.outcome is None:
-                    entry.outcome = Unavailable("the publish was interrupted: it may be stored or not")
+            entry.duty = None  # it is done; and an entry that holds itself would stay in memory for long
+            for each in entries:  # nobody is left without an answer, also after an interrupt
+                if each.outcome is None:
+                    each.outcome = Unavailable("the publish was interrupted: it may be stored or not")
                     sequence.renew()
-            with self._lock:
-                self._free.append(sequence)
-                self._assign()
-            for entry in entries:
-                entry.turn.release()
+            try:
+                with self._lock:
+                    self._free.append(sequence)
+                    self._assign()
+            finally:
+                for each in entries:
+                    each.turn.release()
 
     def _send(self, entries: list[_Entry], sequence: Sequence, timeout: float | None) -> None:
         try:

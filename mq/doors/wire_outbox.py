@@ -37,13 +37,18 @@ class Mail:
         if len(full) > 1:
             full.sort(key=_has_no_delivery)
         for outbox in full:
-            outbox.flush()
+            try:
+                outbox.flush()
+            except Exception as error:  # one peer's is not to hold back the others
+                self._loop.call_exception_handler({"message": "a peer could not be written to", "exception": error})
 
     def burn(self) -> None:
-        """What was put in is not true: those it was for lose their connection, and with it whatever they may trust."""
+        """Nobody knows whether what was put in is true: it does not leave, and whoever it was for is cut off."""
         full, self._full = self._full, []
         for outbox in full:
-            outbox.burn()
+            outbox.clear()
+        for outbox in full:
+            outbox.abort()
 
     def _end_turn(self) -> None:
         self._is_planned = False
@@ -99,9 +104,11 @@ class Outbox:
         else:
             self._on_flush()
 
-    def burn(self) -> None:
-        """Send nothing more, ever."""
+    def clear(self) -> None:
+        """Forget what was put in since the last write; only for a connection that ends with it."""
         self._pieces, self.bytes = [], 0
+
+    def abort(self) -> None:
         self._transport.abort()
 
     @property
