@@ -100,8 +100,9 @@ def page(facts: dict[str, Any]) -> str:
         f"Measured on {facts['date']} by `{facts['command']}`, all brokers on one machine in one run: {where['cpu']}, "
         f"{where['cores']} cores, {where['memory_gib']} GiB, {where['system']}, Python {where['python']}. Each figure "
         f"is the median of {facts['rounds']} rounds, with the lowest and the highest; the brokers take turns, and each "
-        "begins with an empty directory. Clients share the cores with the broker. Every broker is driven by the best "
-        "Python client that it has: the figures are those that a Python service sees, not those of the broker alone.",
+        "begins with an empty directory, on a machine at rest. Clients share the cores with the broker. Every broker "
+        "is driven by the best Python client that it has: the figures are those that a Python service sees, not those "
+        "of the broker alone.",
         "",
     ]
     if facts["missing"]:

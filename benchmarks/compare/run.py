@@ -15,11 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from .peers import Peer
 from .server import Server
 
 PRODUCERS = 4
 RATE = 1_000.0
+REST_SECONDS = 20.0  # then it begins, however busy the machine still is
+LOOK_SECONDS = 0.5  # for so long little may happen
+QUIET_PERCENT = 15.0  # of all processors
+QUIET_WRITES = 20  # to all disks
 PATIENCE_SECONDS = 300.0  # then a client hangs, and its round has failed
 Result = dict[str, float]
 
@@ -45,9 +51,24 @@ def measure(peer: Peer, durability: str, scale: Scale) -> Result:
     return found
 
 
+def settle() -> None:
+    """Wait until the machine is done with what the broker before left to it: the next one is not to pay for that."""
+    os.sync()
+    end = time.monotonic() + REST_SECONDS
+    while time.monotonic() < end:
+        before = psutil.disk_io_counters()
+        busy = psutil.cpu_percent(LOOK_SECONDS)
+        after = psutil.disk_io_counters()
+        if before is None or after is None:  # a system that does not tell
+            return
+        if busy < QUIET_PERCENT and after.write_count - before.write_count < QUIET_WRITES:
+            return
+
+
 @contextmanager
 def alive(peer: Peer, durability: str) -> Any:
-    """A broker with an empty directory; its queue is made."""
+    """A broker with an empty directory, on a machine at rest; its queue is made."""
+    settle()
     with tempfile.TemporaryDirectory(prefix="mq-compare-", dir=os.environ.get("COMPARE_DIR")) as scratch:
         server = peer.server(Path(scratch) / "data", durability)
         server.start()
