@@ -99,17 +99,22 @@ def publishers(client: Client, gate: Gate) -> Iterator[Publishers]:
     publishers.join()
 
 
+def crowd(gate: Gate, lane: Lane, publishers: Publishers, in_line: int) -> None:
+    """Two who send and so many who stand in line; then let all of them through."""
+    for number in range(publishing.REQUESTS):
+        publishers.start(b"%d" % number)
+        wait_until(lambda n=number: gate.inside == n + 1)  # type: ignore[misc]
+    for number in range(in_line):
+        publishers.start(b"%d" % number)
+    wait_until(lambda: len(lane._line) == in_line)
+    gate.open.set()
+    publishers.join()
+
+
 def test_two_requests_are_in_flight_and_the_rest_share_the_next(
     client: Client, gate: Gate, lane: Lane, publishers: Publishers
 ) -> None:
-    for number in range(2):
-        publishers.start(b"%d" % number)
-        wait_until(lambda n=number: gate.inside == n + 1)  # type: ignore[misc]
-    for number in range(8):
-        publishers.start(b"%d" % number)
-    wait_until(lambda: len(lane._line) == 8)
-    gate.open.set()
-    publishers.join()
+    crowd(gate, lane, publishers, in_line=8)
     assert not publishers.errors
     assert sorted(publishers.offsets) == list(range(1, 11))
     assert gate.most == publishing.REQUESTS
@@ -134,14 +139,7 @@ def test_who_is_interrupted_while_he_sends_leaves_nobody_behind(
     client: Client, gate: Gate, lane: Lane, publishers: Publishers
 ) -> None:
     gate.error = KeyboardInterrupt()
-    for number in range(2):
-        publishers.start(b"%d" % number)
-        wait_until(lambda n=number: gate.inside == n + 1)  # type: ignore[misc]
-    for number in range(3):
-        publishers.start(b"%d" % number)
-    wait_until(lambda: len(lane._line) == 3)
-    gate.open.set()
-    publishers.join()
+    crowd(gate, lane, publishers, in_line=3)
     assert [type(error) for error in publishers.errors] == [KeyboardInterrupt]
     assert len(publishers.offsets) == 4
     assert len(lane._free) == publishing.REQUESTS
@@ -160,14 +158,7 @@ def test_who_is_interrupted_with_a_duty_hands_it_on(
         honest(entry, timeout)
 
     monkeypatch.setattr(lane, "_send_all", send_all)
-    for number in range(2):
-        publishers.start(b"%d" % number)
-        wait_until(lambda n=number: gate.inside == n + 1)  # type: ignore[misc]
-    for number in range(4):
-        publishers.start(b"%d" % number)
-    wait_until(lambda: len(lane._line) == 4)
-    gate.open.set()
-    publishers.join()
+    crowd(gate, lane, publishers, in_line=4)
     assert interrupted
     assert [type(error) for error in publishers.errors] == [KeyboardInterrupt]
     assert len(publishers.offsets) == 5
