@@ -284,8 +284,13 @@ class CommitQueue:
         self.flush(patience)
         if self._pace and self._log.synced >= self._pace[-1][0]:
             self._on_marks(self._log.written, self._log.synced)
-            self._loop.call_soon(self._log.rest)
+            self._loop.call_soon(self._rest)
             self._vigil.begin()
+
+    def _rest(self) -> None:
+        """Let the log do what it put off; where more came meanwhile, that comes first, and vouches for what is durable."""
+        if not self._records:
+            self._log.rest()
 
     def flush(self, patience: float = 0.0) -> None:
         """Hand the collected group to the log."""
