@@ -283,6 +283,8 @@ class CommitQueue:
             patience = 0.0
         self.flush(patience)
         if self._pace and self._log.synced >= self._pace[-1][0]:
+            if self._is_early and self.post is not None:
+                self._try("answers could not be sent", self.post.send)  # they are true now, and the rest can wait
             self._on_marks(self._log.written, self._log.synced)
             self._loop.call_soon(self._rest)
             self._vigil.begin()
