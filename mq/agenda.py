@@ -100,8 +100,9 @@ class Agenda:
             return
         now_us, now = self._clock.now_us(), self._clock.monotonic()
         delay = self._housekeeping_at - now
-        if self._state.alarms:
-            delay = min(delay, (self._state.alarms[0][0] - now_us) / 1e6)
+        alarm_us = self._state.next_alarm_us()
+        if alarm_us:
+            delay = min(delay, (alarm_us - now_us) / 1e6)
         if self._state.schedules and not self._is_held_up:
             delay = min(delay, (self._state.schedules.first[0] - now_us) / 1e6)
         deadline = self._pulls.next_deadline

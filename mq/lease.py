@@ -8,6 +8,8 @@ from hashlib import blake2b
 
 from mq.ranges import RangeSet
 
+_NOTHING = RangeSet()  # one for all leases that are over: from what they hold, something is only ever taken
+
 
 class Lease:
     """Offsets start <= offset < end, `count`-th delivery. Held is what of it is neither acked nor handed back."""
@@ -53,7 +55,7 @@ class Lease:
     def let_go(self, start: int, end: int) -> int:
         """Take a range off what is held; returns how many offsets were."""
         if self._held is None and start <= self.start and self.end <= end:
-            self._held = RangeSet()
+            self._held = _NOTHING
             return self.end - self.start
         return self.held.remove(start, end)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from heapq import heappop
 from itertools import count
 from typing import NamedTuple
 
@@ -92,6 +93,13 @@ class Store:
                     cursor.next = max(cursor.next, partition.hidden)
                     for retry in list(cursor.retries):
                         cursor.retries.lease(retry.start, retry.end)
+
+    def next_alarm_us(self) -> int:
+        """When the first of the leases that are out ends, or a retry is due; 0: never. Forgets those that are over."""
+        alarms = self.alarms
+        while alarms and (lease := alarms[0][3]) is not None and lease.is_over:
+            heappop(alarms)
+        return alarms[0][0] if alarms else 0
 
     def advance(self, synced: int) -> list[Partition]:
         """Everything up to a sequence is durable, or will be before anybody hears of it, or the log has failed.

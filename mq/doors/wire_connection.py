@@ -80,8 +80,9 @@ class WireConnection(Link):
             self.answer(id_, InvalidArgument("this method takes one frame, without flags"))
         elif method.can_wait:
             pull = _Pull(self, id_)
-            pull.waiter = service.call(method, self._connection, payload, pull)
-            if pull.waiter is not None and not pull.is_over:
+            waiter = service.call(method, self._connection, payload, pull)
+            if waiter is not None and not pull.is_over:
+                pull.waiter = waiter
                 self._pending[id_] = pull
         else:
             service.call(method, self._connection, payload, partial(self.answer, id_))
@@ -182,7 +183,11 @@ class WireConnection(Link):
 
 
 class _Pull:
-    """A pull, which may wait. Its answer may come after it was given up, and its id may be another request's then."""
+    """A pull, which may wait. Its answer may come after it was given up, and its id may be another request's then.
+
+    It forgets its waiter when it is over: each of the two knows the other, and together they would stay in memory, with
+    the messages of the answer, until a collection of garbage that halts the broker for milliseconds.
+    """
 
     __slots__ = ("_id", "_peer", "is_over", "waiter")
 
@@ -195,11 +200,13 @@ class _Pull:
     def __call__(self, answer: Answer) -> None:
         if not self.is_over:
             self.is_over = True
+            self.waiter = None
             self._peer.answer(self._id, answer)
         elif type(answer) is Delivery:
             answer.release()
 
     def cancel(self) -> None:
         self.is_over = True
-        if self.waiter is not None:
-            self.waiter.cancel()
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None:
+            waiter.cancel()

@@ -171,7 +171,7 @@ def _delivery(pieces: Answer, release: Callable[[], None]) -> Answer:
 
 
 class _LongPoll:
-    """A pull that counts against its connection while it waits."""
+    """A pull that counts against its connection while it waits; after that nobody here keeps it in memory."""
 
     __slots__ = ("_connection", "_done", "waiter")
 
@@ -185,11 +185,13 @@ class _LongPoll:
         self._done(answer)
 
     def cancel(self) -> None:
-        if self.waiter is not None:
-            self.waiter.cancel()
+        waiter = self.waiter
         self.close()
+        if waiter is not None:
+            waiter.cancel()
 
     def close(self) -> None:
+        self.waiter = None
         if self._connection is not None:
             self._connection.long_polls -= 1
             self._connection = None
