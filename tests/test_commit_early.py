@@ -247,6 +247,40 @@ def test_a_small_group_waits_for_one_under_way_and_is_then_done_here(
     assert (len(handed), first.is_answered, second.is_answered) == (1, True, True)
 
 
+def test_what_is_ready_leaves_before_anything_else_is_done(hand: EarlyBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked()
+    seen: list[bool] = []
+    monkeypatch.setattr(hand.broker.owner.queue, "_on_synced", lambda synced: seen.append(asked.is_answered))
+    hand.loop.call_soon(lambda: hand.broker.submit(publish("a", "x"), hand.done(asked)))
+    hand.spin()
+    assert seen == [True]
+
+
+def test_while_more_comes_its_frames_vouch_for_what_is_durable_and_the_watermark_waits(
+    hand: EarlyBroker, disk: WatchedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[int] = []
+    honest = hand.log.rest
+    monkeypatch.setattr(hand.log, "rest", lambda: (rests.append(hand.log.synced), honest()))
+    left = iter("yz")
+
+    def come() -> None:
+        disk.on_sync = go_on
+        hand.broker.submit(publish("a", next(left)), Asked())
+
+    def go_on() -> None:
+        disk.on_sync = lambda: None
+        hand.loop.call_soon(come)
+
+    disk.on_sync = go_on
+    hand.loop.call_soon(lambda: hand.broker.submit(publish("a", "x"), Asked()))
+    hand.spin()
+    hand.spin()
+    assert next(left, None) is None, "not all came"
+    assert rests == [hand.log.last_sequence]
+    assert not hand.log._writer.has_news
+
+
 # ---------------------------------------------------------------- on the wire
 
 

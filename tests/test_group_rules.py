@@ -48,6 +48,28 @@ def test_two_members_never_hold_the_same_message(hand: HandBroker) -> None:
     assert first.batches[0].receipt != second.batches[0].receipt
 
 
+def test_only_a_lease_that_is_out_has_an_alarm(hand: HandBroker) -> None:
+    acked, kept = pull(hand, 4), pull(hand, 4)
+    assert len(hand.state.alarms) == 2
+    hand.ask(Ack("a", "g", "m", receipts(acked)))
+    assert hand.state.next_alarm_us() == kept.batches[0].lease_until_us
+    assert len(hand.state.alarms) == 1
+    hand.ask(Ack("a", "g", "m", receipts(kept)))
+    assert hand.state.next_alarm_us() == 0
+    assert hand.state.alarms == []
+
+
+def test_a_lease_of_which_part_is_acked_still_ends_by_the_clock(hand: HandBroker) -> None:
+    pulled = pull(hand, 4)
+    hand.ask(Ack("a", "g", "m", [Receipt(pulled.batches[0].receipt, [(0, 2)])]))
+    assert hand.state.next_alarm_us() == pulled.batches[0].lease_until_us
+    hand.clock.pass_ms(40_000)
+    hand.broker.tick()
+    hand.settle()
+    hand.clock.pass_ms(40_000)
+    assert offsets(pull(hand, 2, "n")) == [2, 3]
+
+
 def test_acks_out_of_order_become_one_position(hand: HandBroker) -> None:
     one, two = pull(hand, 5), pull(hand, 5)
     hand.ask(Ack("a", "g", "m", receipts(two)))
