@@ -290,7 +290,7 @@ class CommitQueue:
             self._vigil.begin()
 
     def _rest(self) -> None:
-        """Let the log do what it put off. Where more came meanwhile that goes first, and vouches for what is durable."""
+        """Let the log do what it put off. Where more came meanwhile it goes first, and vouches for what is durable."""
         if not self._records:
             self._log.rest()
 
