@@ -39,7 +39,7 @@ from mq.owner import Owner
 from mq.publication import decide_publish
 from mq.readback import Readback
 from mq.redrive import MOST_BYTES as REDRIVEN_BYTES
-from mq.reply import PublishReply, PullReply
+from mq.reply import Leased, PublishReply
 from mq.snapshotter import Snapshotter
 from mq.state import State
 from wal.clock import Clock
@@ -215,9 +215,9 @@ class Broker:
             self.owner.answer(done, error)
         return None
 
-    def release(self, reply: PullReply) -> None:
+    def release(self, leased: Leased) -> None:
         """Give back at once the leases of an answer that could not be sent, as if it had never been pulled."""
-        self._pulls.release(reply)
+        self._pulls.release(leased)
 
     def send_by(self, post: Post) -> None:
         """Answers of a group are sent together. For a `done` that is `Early` they are made ready before that."""

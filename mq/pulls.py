@@ -20,7 +20,7 @@ from mq.group import Group
 from mq.longpoll import Key, LongPoll, LongPolls
 from mq.owner import Owner
 from mq.readback import Readback
-from mq.reply import PullReply, Reply
+from mq.reply import Leased, PullReply, Reply
 from mq.settlement import release
 
 
@@ -53,9 +53,9 @@ class Pulls:
         self._park(poll)
         return poll
 
-    def release(self, reply: PullReply) -> None:
+    def release(self, leased: Leased) -> None:
         """Give back at once the leases of an answer that could not be sent, as if it had never been pulled."""
-        group = release(self._state, reply)
+        group = release(self._state, leased)
         if group is not None and self._owner.refusal is None:
             self.wake(group)
 
@@ -116,7 +116,7 @@ class Pulls:
     def _answer(self, poll: LongPoll, reply: Reply | MqError) -> None:
         if poll.is_over:
             if isinstance(reply, PullReply):
-                self.release(reply)
+                self.release(reply.leased())
             return
         poll.cancel()
         self._owner.answer(poll.done, reply)

@@ -113,6 +113,14 @@ class PulledBatch:
     lease_until_us: int = 0
 
 
+class Leased(NamedTuple):
+    """What an answer leases, for whoever gives it back: without the messages, which nobody is to keep for that."""
+
+    channel: str
+    group: str
+    receipts: list[bytes]
+
+
 @dataclass(slots=True)
 class PullReply:
     batches: list[PulledBatch]
@@ -120,8 +128,11 @@ class PullReply:
     generation: int = 0
     assigned: Sequence[int] = ()
     channel_id: int = 0
-    channel: str = ""  # these two: for `Broker.release`
+    channel: str = ""  # these two: of what is leased
     group: str = ""
+
+    def leased(self) -> Leased:
+        return Leased(self.channel, self.group, [pulled.receipt for pulled in self.batches])
 
 
 class AckReply(NamedTuple):

@@ -16,7 +16,7 @@ from mq.errors import InvalidArgument, OffsetOutOfRange
 from mq.group import Group, Ranges
 from mq.lease import Lease
 from mq.ranges import RangeSet
-from mq.reply import AckReply, CommitReply, ExtendReply, LeaveReply, NackReply, PullReply, RejectReply
+from mq.reply import AckReply, CommitReply, ExtendReply, Leased, LeaveReply, NackReply, RejectReply
 from mq.state import State
 from wal.pb.wal_pb2 import Acked, Committed, GroupDeleted, OffsetRange, Redelivered
 from wal.record import Record
@@ -191,14 +191,14 @@ def _absent(group: Group, now: int) -> list[str]:
     ]
 
 
-def release(state: State, reply: PullReply) -> Group | None:
+def release(state: State, leased: Leased) -> Group | None:
     """Undo the leases of an answer that was never sent."""
-    channel = state.channels.get(reply.channel)
-    group = channel.groups.get(reply.group) if channel else None
+    channel = state.channels.get(leased.channel)
+    group = channel.groups.get(leased.group) if channel else None
     if group is None:
         return None
-    for pulled in reply.batches:
-        lease = group.leases.get(pulled.receipt)
+    for receipt in leased.receipts:
+        lease = group.leases.get(receipt)
         if lease is not None:
             group.give_back(lease)
     return group

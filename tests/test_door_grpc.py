@@ -10,6 +10,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from litter import litter_of
 
 from mq.errors import LeaseLost
 from mq.pb import mq_pb2 as pb
@@ -130,6 +131,21 @@ def test_leases_are_acked_through_the_door(stub: Any, admin: Any, name: str) -> 
         stub.Ack(pb.AckRequest(**who, receipts=[pb.Receipt(receipt=b"made up")]), timeout=DEADLINE)
     assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     assert dict(caught.value.trailing_metadata())["mq-reason"] == LeaseLost.__name__
+
+
+@pytest.mark.parametrize("wait_ms", [0, 20_000])
+def test_a_message_that_was_pulled_is_kept_by_nobody(stub: Any, name: str, wait_ms: int) -> None:
+    """A cycle of gRPC's keeps what is called at the end of a call; once it kept gigabytes of messages with that."""
+
+    def pull_often() -> None:
+        for _ in range(10):
+            asked = stub.Pull.future(pb.PullRequest(channel=name, group="g", member="m", max_wait_ms=wait_ms))
+            if not wait_ms:
+                asked.result(DEADLINE)
+            publish(stub, name, b"x")
+            assert wait_ms == 0 or contents(asked.result(DEADLINE)) == [b"x"]
+
+    assert not litter_of(pull_often) & {"Delivery", "PullReply", "PulledBatch", "LongPoll", "_LongPoll"}
 
 
 def test_the_lease_of_a_pull_that_was_cancelled_while_it_waited_is_never_given(stub: Any, name: str) -> None:

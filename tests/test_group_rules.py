@@ -241,7 +241,7 @@ def test_a_pull_whose_answer_was_not_sent_gives_its_lease_back(hand: HandBroker)
     hand.settle()
     waiting = hand.send(Pull("a", "g", "n", max_messages=4, max_wait_ms=1000))
     assert not waiting.is_answered
-    hand.loop.call_soon(hand.broker.release, got)
+    hand.loop.call_soon(hand.broker.release, got.leased())
     hand.settle()
     assert offsets(waiting.answer) == [0, 1, 2, 3]
     assert waiting.answer.batches[0].delivery_count == 1

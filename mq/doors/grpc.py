@@ -152,7 +152,7 @@ class GrpcDoor:
             if isinstance(answer, MqError):
                 await _refuse(context, answer)
             if type(answer) is Delivery:
-                context.add_done_callback(_release_unless_sent(answer))
+                context.add_done_callback(_unless_sent(answer.release))
             return b"".join(answer)
 
         return answer
@@ -251,8 +251,9 @@ class _Slot:
             answer.release()
 
 
-def _release_unless_sent(delivery: Delivery) -> Any:
-    return lambda context: None if context.done() else delivery.release()
+def _unless_sent(release: Callable[[], None]) -> Any:
+    """It holds no message: gRPC keeps it, in a cycle with its call, until the collector comes by."""
+    return lambda context: None if context.done() else release()
 
 
 async def _refuse(context: Context, error: MqError) -> NoReturn:

@@ -115,7 +115,7 @@ class Service:
 
     def _finish_pull(self, method: Method, done: Done, answer: Reply | MqError) -> None:
         if isinstance(answer, PullReply) and answer.group:
-            release = partial(self._broker.release, answer)
+            release = partial(self._broker.release, answer.leased())
             self._finish(method, lambda pieces: done(_delivery(pieces, release)), answer)
         else:
             self._finish(method, done, answer)
