@@ -26,6 +26,7 @@ from mq.command import (
     Leave,
     Publish,
     Pull,
+    PurgeChannel,
     Redrive,
     Seek,
     Transact,
@@ -307,6 +308,9 @@ class Broker:
                 self._pulls.wake(group)
         if isinstance(command, (DeleteChannel, DeleteGroup)):
             self._pulls.wake_orphans()
+        if isinstance(command, (PurgeChannel, Redrive)) and command.channel in self.state.channels:
+            for group in list(self.state.channels[command.channel].groups.values()):
+                self._pulls.wake(group)  # what was out is gone, and there may be room for more
         self._agenda.arm()
 
     async def _after_reading(self, command: Command, done: Done, missing: Missing) -> None:

@@ -33,7 +33,12 @@ class LongPoll:
     def cancel(self) -> None:
         """Do not answer any more. Idempotent."""
         self.is_over = True
+        self.done = _tell_nobody  # this may lie among the deadlines for long, and whoever was answered holds messages
         self._polls.remove(self)
+
+
+def _tell_nobody(answer: object) -> None:
+    """In the place of whoever was answered."""
 
 
 class LongPolls:

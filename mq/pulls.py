@@ -118,8 +118,9 @@ class Pulls:
             if isinstance(reply, PullReply):
                 self.release(reply.leased())
             return
+        done = poll.done
         poll.cancel()
-        self._owner.answer(poll.done, reply)
+        self._owner.answer(done, reply)
 
     def wake(self, group: Group) -> None:
         """Something may be there for a group: give it to those who wait, longest first."""
@@ -215,8 +216,9 @@ class Pulls:
             if refusal is None:
                 self._answer(poll, poll.reply)
             else:
+                done = poll.done
                 poll.cancel()
-                self._owner.queue.tell(poll.done, refusal)
+                self._owner.queue.tell(done, refusal)
 
     def keep_alive(self) -> None:
         """Who waits is alive."""

@@ -95,7 +95,7 @@ class Store:
                         cursor.retries.lease(retry.start, retry.end)
 
     def next_alarm_us(self) -> int:
-        """When the first of the leases that are out ends, or a retry is due; 0: never. Forgets those that are over."""
+        """When the first lease that is out ends, or a retry is due; 0: never. Forgets those before it that are over."""
         alarms = self.alarms
         while alarms and (lease := alarms[0][3]) is not None and lease.is_over:
             heappop(alarms)

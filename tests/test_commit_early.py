@@ -262,21 +262,16 @@ def test_while_more_comes_its_frames_vouch_for_what_is_durable_and_the_watermark
     rests: list[int] = []
     honest = hand.log.rest
     monkeypatch.setattr(hand.log, "rest", lambda: (rests.append(hand.log.synced), honest()))
-    left = iter("yz")
+    left = list("xyz")
 
     def come() -> None:
-        disk.on_sync = go_on
-        hand.broker.submit(publish("a", next(left)), Asked())
+        hand.broker.submit(publish("a", left.pop(0)), Asked())
 
-    def go_on() -> None:
-        disk.on_sync = lambda: None
-        hand.loop.call_soon(come)
-
-    disk.on_sync = go_on
-    hand.loop.call_soon(lambda: hand.broker.submit(publish("a", "x"), Asked()))
+    disk.on_sync = lambda: hand.loop.call_soon(come) if left else None
+    hand.loop.call_soon(come)
     hand.spin()
     hand.spin()
-    assert next(left, None) is None, "not all came"
+    assert not left, "not all came"
     assert rests == [hand.log.last_sequence]
     assert not hand.log._writer.has_news
 

@@ -1,5 +1,6 @@
 """The gRPC door when things go wrong: answers nobody waits for, errors nobody expected, readers that fall behind."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -10,8 +11,10 @@ from loguru import logger
 
 import mq.server
 from mq.config import Config
+from mq.doors.grpc import GrpcDoor
 from mq.pb import mq_pb2 as pb
 from mq.pb import mq_pb2_grpc
+from mq.service import METHODS, Delivery, Method
 from mq.testing import Running, broker
 from wal import MemoryLog
 
@@ -89,6 +92,31 @@ def test_leases_of_an_answer_that_nobody_waits_for_go_back_at_once(held: Held) -
     request = pb.PullRequest(channel="c", group="g", member="here", max_wait_ms=10_000)
     got = held.answered(held.stub.Pull.future(request, timeout=DEADLINE))
     assert [message.content for message in got.batches[0].batch.messages] == [b"x"]
+
+
+def test_leases_of_an_answer_that_came_as_its_caller_went_go_back_at_once() -> None:
+    released: list[bool] = []
+
+    class Answering:
+        def call(self, method: Method, connection: object, request: bytes, done: Callable[[Delivery], None]) -> None:
+            self.done = done
+
+    class Peer:
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:1"
+
+    async def cancelled_in_the_same_turn() -> None:
+        door, door_service = GrpcDoor(max_request_bytes=1 << 20), Answering()
+        door.service = door_service  # type: ignore[assignment]
+        call = asyncio.create_task(door._unary(METHODS["mq.MQService/Pull"])(b"", Peer()))
+        await asyncio.sleep(0)
+        door_service.done(Delivery([b"x"], lambda: released.append(True)))
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(cancelled_in_the_same_turn())
+    assert released == [True]
 
 
 def test_an_unexpected_error_is_logged_once_and_leaves_without_its_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Groups, rule by rule: leases, redelivery, dead letters, limits, order."""
 
+import weakref
+
 import pytest
 from handbroker import HandBroker, all_stopped, contents, offsets, publish, receipts
 
@@ -17,6 +19,7 @@ from mq.command import (
     Nack,
     Position,
     Pull,
+    PurgeChannel,
     Receipt,
     Reject,
     Seek,
@@ -49,8 +52,10 @@ def test_two_members_never_hold_the_same_message(hand: HandBroker) -> None:
 
 
 def test_only_a_lease_that_is_out_has_an_alarm(hand: HandBroker) -> None:
-    acked, kept = pull(hand, 4), pull(hand, 4)
-    assert len(hand.state.alarms) == 2
+    acked = pull(hand, 4)
+    hand.clock.pass_ms(10)
+    kept = pull(hand, 4)
+    assert hand.state.next_alarm_us() == acked.batches[0].lease_until_us
     hand.ask(Ack("a", "g", "m", receipts(acked)))
     assert hand.state.next_alarm_us() == kept.batches[0].lease_until_us
     assert len(hand.state.alarms) == 1
@@ -288,6 +293,29 @@ def test_max_pending_counts_what_is_out_and_what_waits(hand: HandBroker) -> None
     hand.ask(Nack("a", "g", "m", receipts(first), delay_ms=60_000))
     assert pull(hand, member="o").batches == []
     assert hand.ask(DescribeGroup("a", "g")).pending == 4
+
+
+@pytest.mark.parametrize("limit", ["max_pending", "max_pending_per_member"])
+def test_who_waits_for_room_is_woken_when_a_purge_makes_it(hand: HandBroker, limit: str) -> None:
+    hand.ask(CreateGroup("a", "g", GroupSettings(**{limit: 4})))
+    assert offsets(pull(hand)) == [0, 1, 2, 3]
+    waiting = hand.send(Pull("a", "g", "m", max_wait_ms=60_000))
+    assert not waiting.is_answered
+    hand.ask(PurgeChannel("a", before_offset=4))
+    assert offsets(waiting.answer) == [4, 5, 6, 7]
+
+
+def test_a_pull_that_was_answered_is_forgotten_though_another_waits_longer(hand: HandBroker) -> None:
+    """What was answered holds messages, and their deadlines lie in one heap."""
+    hand.ask(CreateChannel("b"))
+    first = hand.send(Pull("b", max_wait_ms=30_000))
+    asked = hand.send(Pull("a", "g", "m", start=Start("latest"), max_wait_ms=60_000))
+    hand.ask(publish("a", "x"))
+    assert contents(asked.answer) == ["x"]
+    told = weakref.ref(asked)
+    del asked
+    assert told() is None
+    assert not first.is_answered
 
 
 def test_long_polls_wake_when_a_message_becomes_durable(hand: HandBroker) -> None:

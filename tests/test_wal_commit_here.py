@@ -241,6 +241,26 @@ def test_what_does_not_fit_on_the_disk_waits_for_space_in_the_thread(log, disk, 
     assert [record.base_offset for _, record in log.replay()] == [0, 1]
 
 
+def test_the_watermark_tells_what_is_durable_before_a_wait_for_space(log, disk, marks, monkeypatch):
+    """No later frame vouches for it as long as that takes."""
+    waits = []
+
+    def pause():
+        waits.append(log._writer.has_news)
+        disk.write_errors.clear()
+        return True
+
+    monkeypatch.setattr(log._writer, "_pause", pause)
+    for base in range(1, 1_000):
+        last = log.append([published(base)], patience=PATIENCE)
+        wait_until(lambda: log.synced >= last)  # noqa: B023
+        if log._writer.has_news:
+            break  # else its thread did it
+    disk.write_errors = [OSError(errno.ENOSPC, "planted") for _ in range(10_000)]  # more than the reserve has slices
+    marks.wait_synced(log.append([published(base + 1)], patience=PATIENCE))
+    assert waits == [False]
+
+
 @pytest.mark.parametrize("is_rested", [False, True])
 def test_what_was_durable_at_the_return_survives_a_power_cut(is_rested):
     disk = ModelDisk()

@@ -421,6 +421,8 @@ class Writer:
                 if error.errno not in FULL:
                     raise
                 self._space.is_short = True
+                if self.has_news:
+                    self.mark_at_once()  # no frame will tell of it for as long as this takes
                 logger.error("the disk is full: {} ({} bytes free); waiting for space", error, self._space.free_bytes())
                 if not self._pause():
                     raise LogFailed("the disk is full and the log is closing") from error

@@ -144,6 +144,7 @@ class GrpcDoor:
             except asyncio.CancelledError:
                 if waiter is not None:
                     waiter.cancel()
+                slot.give_up()
                 raise
             finally:
                 self._in_flight -= 1
@@ -248,6 +249,11 @@ class _Slot:
         if not self.future.done():
             self.future.set_result(answer)
         elif type(answer) is Delivery:
+            answer.release()
+
+    def give_up(self) -> None:
+        """The caller has gone, perhaps in the same turn of the loop in which the answer came."""
+        if not self.future.cancelled() and self.future.done() and type(answer := self.future.result()) is Delivery:
             answer.release()
 
 
