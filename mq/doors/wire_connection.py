@@ -185,8 +185,8 @@ class WireConnection(Link):
 class _Pull:
     """A pull, which may wait. Its answer may come after it was given up, and its id may be another request's then.
 
-    It forgets its waiter when it is over: each of the two knows the other, and together they would stay in memory, with
-    the messages of the answer, until a collection of garbage that halts the broker for milliseconds.
+    It forgets its waiter when it is over: each of the two knows the other, and together they would stay in memory until
+    a collection of garbage, which halts the broker for milliseconds.
     """
 
     __slots__ = ("_id", "_peer", "is_over", "waiter")
