@@ -234,6 +234,13 @@ class Channel:
             raise GroupNotFound(f"channel {self.name!r} has no group {name!r}")
         return group
 
+    def same_group(self, name: str, group_id: int) -> Group:
+        """The group of a name, which is to be the one with the id, unless that is 0. Raises GroupNotFound."""
+        group = self.group(name)
+        if group_id and group.group_id != group_id:
+            raise GroupNotFound(f"group {name!r} was deleted; the one that has its name now is another")
+        return group
+
     def add_group(self, group: Group) -> None:
         namesake = self.groups.get(group.name)
         if namesake is not None:  # it was deleted, even where that record is lost

@@ -140,6 +140,9 @@ class Pull(NamedTuple):
     start: Start | None = None  # of a group that does not exist yet: its first position; None: earliest
     positions: Sequence[Position] = ()
     channel_id: int = 0  # of an answer before; 0: whichever channel has the name
+    group_id: int = 0  # of an answer before; 0: whichever group has the name, made where there is none
+    turn: int = 0  # of a member, rising from pull to pull; 0: this one is not numbered
+    afresh: bool = False  # what the member holds is given back first
 
 
 # ---------------------------------------------------------------- leases
@@ -201,6 +204,7 @@ class Leave(NamedTuple):
     channel: str
     group: str
     member: str
+    turn: int = 0  # of its last pull, which may be on its way
 
 
 class Transact(NamedTuple):

@@ -14,7 +14,7 @@ from mq.channel import Channel, Missing, Partition
 from mq.command import EARLIEST, Position, Pull, Start
 from mq.cursor import Cursor
 from mq.decision import Decision
-from mq.errors import DataLoss, InvalidArgument, OffsetOutOfRange
+from mq.errors import DataLoss, InvalidArgument, LeaseLost, OffsetOutOfRange
 from mq.group import UNLIMITED, Group, Member
 from mq.lease import Lease, make_receipt
 from mq.reply import PulledBatch, PullReply
@@ -149,8 +149,10 @@ def _read_partition(partition: Partition, offset: int, answer: Answer, following
 def decide_lease(state: State, command: Pull, now: int) -> Decision:
     """A pull of a member. Raises Missing, DataLoss."""
     channel = state.same_channel(command.channel, command.channel_id)
-    group = channel.group(command.group)
+    group = channel.same_group(command.group, command.group_id)
     member = group.touch(command.member, now, state.limits.members)
+    if command.turn and command.turn < member.turn:
+        raise LeaseLost(f"a later pull of member {command.member!r} came while this one was under way")
     numbers = _partitions_for(state, channel, group, member, command)
     answer = Answer(command, state, group.room(member), group.fresh_room())
     for number in numbers:
@@ -169,6 +171,7 @@ def decide_lease(state: State, command: Pull, now: int) -> Decision:
     elif answer.loss and not answer.records:
         raise answer.loss
     reply = PullReply(answer.batches, channel_id=channel.channel_id, channel=channel.name, group=group.name)
+    reply.group_id = group.group_id
     if group.is_ordered:
         reply.generation = group.ownership.generation
         reply.assigned = group.ownership.owned_by(member.name)

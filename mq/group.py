@@ -18,17 +18,19 @@ Ranges = list[tuple[int, int]]
 
 UNLIMITED = 1 << 62
 REMEMBERED_LEASES = 1024  # fully acked ones, so that a repeated ack is no error
+REMEMBERED_TURNS = 1024  # of members that have left, so that a late pull does not bring them back
 
 
 class Member:
     """One consumer. `leased` counts the messages that are out with it."""
 
-    __slots__ = ("leased", "name", "seen_us")
+    __slots__ = ("leased", "name", "seen_us", "turn")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.seen_us = 0
         self.leased = 0
+        self.turn = 0  # of the last pull that numbers itself
 
 
 class Group:
@@ -47,6 +49,7 @@ class Group:
         self.turn = 0  # the partition to look at first, so that none starves
         self.ownership = Ownership(0)  # of ordered groups
         self._acked: OrderedDict[bytes, Lease] = OrderedDict()
+        self._turns: OrderedDict[str, int] = OrderedDict()  # of members that have left, by name
         self._fresh_out = 0  # messages out for the first time; the others are among the retries
 
     @property
@@ -85,6 +88,24 @@ class Group:
             member = self.members[name] = Member(name)
         member.seen_us = self.seen_us = max(now, self.seen_us)
         return member
+
+    def take_turn(self, name: str, turn: int, now: int, limit: int) -> None:
+        """A pull that numbers itself begins. Raises LeaseLost where it is late: another came, or the member left."""
+        known = self.members.get(name)
+        if turn <= (self._turns.get(name, 0) if known is None else known.turn):
+            raise LeaseLost(f"a later pull of member {name!r} came before this one, or another goes by its name")
+        self.touch(name, now, limit).turn = turn
+
+    def leave(self, name: str, turn: int) -> bool:
+        """A member goes, and what it holds is given back; false: there is none of that name."""
+        self.give_back_all(name)
+        member = self.members.pop(name, None)
+        last = max(turn, member.turn if member else 0)
+        if last:
+            self._turns[name] = max(last, self._turns.pop(name, 0))
+            if len(self._turns) > REMEMBERED_TURNS:
+                self._turns.popitem(last=False)
+        return member is not None
 
     def balance(self, start_id: int) -> None:
         """Ordered groups: partitions follow the members. `start_id` keeps the generations of two starts apart."""
@@ -140,6 +161,11 @@ class Group:
         self.settle(lease, ranges, acked=False)
         for start, end in ranges:
             self.cursors[lease.partition].give_back(start, end)
+
+    def give_back_all(self, member: str) -> None:
+        """End everything that a member holds as if it had never been given."""
+        for lease in [lease for lease in self.leases.values() if lease.member == member]:
+            self.give_back(lease)
 
     def forget(self, partition: int, before: int) -> None:
         """End what is out below an offset: it was trimmed, or the group was moved."""

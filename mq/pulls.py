@@ -65,9 +65,20 @@ class Pulls:
         channel = self._state.same_channel(pull.channel, pull.channel_id)
         if not pull.group:
             poll.pull = pull._replace(positions=resolve(channel, pull))
-        elif pull.group not in channel.groups:
+            return
+        if pull.group not in channel.groups and not pull.group_id:
             made = CreateGroup(pull.channel, pull.group, start=pull.start, positions=pull.positions)
             self._owner.take(decide(self._state, made, self._clock.now_us()))
+        if pull.turn:
+            self._take_turn(channel.same_group(pull.group, pull.group_id), pull)
+
+    def _take_turn(self, group: Group, pull: Pull) -> None:
+        """A member's pulls before this one are over: whoever waits for their answers does so in vain."""
+        group.take_turn(pull.member, pull.turn, self._clock.now_us(), self._owner.limits.members)
+        self.end_of_member(group, pull.member)
+        if pull.afresh:
+            group.give_back_all(pull.member)
+            self.wake(group)
 
     def _park(self, poll: LongPoll) -> None:
         """Keep a pull until something happens for it."""
@@ -133,7 +144,7 @@ class Pulls:
                 break
 
     def end_of_member(self, group: Group, member: str) -> None:
-        """A member has left: what it waits with gets an empty answer, for to try again would bring it back."""
+        """A member has left, or pulls anew: what it waits with gets an empty answer, and is not tried again."""
         for poll in list(self._polls.on(group)):
             if poll.pull.member == member:
                 self._answer(poll, poll.reply)

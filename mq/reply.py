@@ -128,6 +128,7 @@ class PullReply:
     generation: int = 0
     assigned: Sequence[int] = ()
     channel_id: int = 0
+    group_id: int = 0
     channel: str = ""  # these two: of what is leased
     group: str = ""
 

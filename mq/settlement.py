@@ -116,9 +116,7 @@ def decide_extend(state: State, command: Extend, now: int) -> Decision:
 def decide_leave(state: State, command: Leave, now: int) -> Decision:
     """What a member that leaves holds goes out again at once, and does not count as delivered."""
     _, group = _group(state, command, now)
-    for lease in [lease for lease in group.leases.values() if lease.member == command.member]:
-        group.give_back(lease)
-    if group.members.pop(command.member, None) and group.is_ordered:
+    if group.leave(command.member, command.turn) and group.is_ordered:
         group.balance(state.start_id)  # at once: from here on it commits nothing, whoever pulls next and when
     return Decision([], LeaveReply())
 

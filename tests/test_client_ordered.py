@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count, pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +13,7 @@ from process import wait_until
 from tcpproxy import Proxy, connected
 
 import mq
-from mq.client import consumer as consumer_module
-from mq.client.aio_connection import AsyncConnection
-from mq.client.connection import Connection
-from mq.client.pulling import LEAVE, PULL, MemberPull
+from mq.client.pulling import MemberPull
 from mq.client.wire import WireTransport
 from mq.errors import DataLoss, LeaseLost, MqError, ResourceExhausted, Unavailable
 from mq.pb import mq_pb2 as pb
@@ -84,12 +80,15 @@ def test_an_ordered_group_keeps_its_order_where_an_answer_is_lost_to_a_task(tmp_
         assert asyncio.run(consume(proxy.address, proxy, direct)) == list(range(8))
 
 
-def pull_late(port: int, member: str) -> None:
+def pull_late(port: int, member: str, turn: int) -> None:
     """What a network does that kept a pull for so long: it arrives, and nobody hears the answer."""
     late = WireTransport("127.0.0.1", port)
-    request = pb.PullRequest(channel="c", group="g", member=member, max_messages=2)
-    late.call("mq.MQService/Pull", request.SerializeToString(), DEADLINE)
-    late.close()
+    request = pb.PullRequest(channel="c", group="g", member=member, max_messages=2, turn=turn)
+    try:
+        with pytest.raises(LeaseLost, match="a later pull of member"):
+            late.call("mq.MQService/Pull", request.SerializeToString(), DEADLINE)
+    finally:
+        late.close()
 
 
 def test_an_ordered_group_keeps_its_order_where_a_pull_is_late(tmp_path: Path) -> None:
@@ -98,16 +97,16 @@ def test_an_ordered_group_keeps_its_order_where_a_pull_is_late(tmp_path: Path) -
         client.consumer("c", "g", ordered=True) as consumer,
         ThreadPoolExecutor() as pool,
     ):
-        name = consumer.member
         first = consumer.fetch(2, timeout=DEADLINE)
         first.ack()
         consumer.flush()
         proxy.swallow_requests()
         second = pool.submit(consumer.fetch, 2, DEADLINE)
         wait_until(lambda: proxy.swallowed_bytes > 0)
+        turn = consumer._as.pull.turn
         proxy.heal()
         seen = [message.offset for message in (*first, *second.result())]
-        pull_late(proxy.target, name)
+        pull_late(proxy.target, consumer.member, turn)
         while len(seen) < 8:
             batch = consumer.fetch(2, timeout=DEADLINE)
             seen += [message.offset for message in batch]
@@ -120,16 +119,16 @@ def test_an_ordered_group_keeps_its_order_where_a_pull_is_late(tmp_path: Path) -
 def test_an_ordered_group_keeps_its_order_where_a_pull_of_a_task_is_late(tmp_path: Path) -> None:
     async def consume(address: str, proxy: Proxy) -> list[int]:
         async with mq.AsyncClient(address) as client, await client.consumer("c", "g", ordered=True) as consumer:
-            name = consumer.member
             first = await consumer.fetch(2, DEADLINE)
             await first.ack()
             await consumer.flush()
             proxy.swallow_requests()
             fetch = asyncio.create_task(consumer.fetch(2, DEADLINE))
             await asyncio.to_thread(wait_until, lambda: proxy.swallowed_bytes > 0)
+            turn = consumer._as.pull.turn
             proxy.heal()
             seen = [message.offset for message in (*first, *await fetch)]
-            await asyncio.to_thread(pull_late, proxy.target, name)
+            await asyncio.to_thread(pull_late, proxy.target, consumer.member, turn)
             while len(seen) < 8:
                 batch = await consumer.fetch(2, DEADLINE)
                 seen += [message.offset for message in batch]
@@ -159,7 +158,7 @@ def test_a_loop_sees_nothing_that_was_pulled_ahead_before_what_was_lost(tmp_path
         ordered(tmp_path, COUNT) as (client, proxy, direct),
         client.consumer("c", "g", ordered=True, batch_size=AT_ONCE) as consumer,
     ):
-        name, messages = consumer.member, iter(consumer)
+        messages = iter(consumer)
         first = [next(messages) for _ in range(AT_ONCE)]
         consumer.ack(first)
         seen = [message.offset for message in first]
@@ -170,7 +169,7 @@ def test_a_loop_sees_nothing_that_was_pulled_ahead_before_what_was_lost(tmp_path
         seen.append(message.offset)
         wait_until(lambda: pending(direct) == AHEAD)  # the answer to the next pull is lost
         proxy.heal()
-        wait_until(lambda: consumer.member != name)
+        wait_until(lambda: consumer.lost == 1)
         message.ack()
         consumer.flush()
         while len(set(seen)) < COUNT:
@@ -187,7 +186,6 @@ def test_a_loop_of_a_task_sees_nothing_that_was_pulled_ahead_before_what_was_los
             mq.AsyncClient(proxy.address) as client,
             await client.consumer("c", "g", ordered=True, batch_size=AT_ONCE) as consumer,
         ):
-            name = consumer.member
             messages: AsyncIterator[mq.AsyncMessage] = aiter(consumer)
             first = [await anext(messages) for _ in range(AT_ONCE)]
             await consumer.ack(first)
@@ -199,7 +197,7 @@ def test_a_loop_of_a_task_sees_nothing_that_was_pulled_ahead_before_what_was_los
             seen.append(message.offset)
             await asyncio.to_thread(wait_until, lambda: pending(direct) == AHEAD)
             proxy.heal()
-            await asyncio.to_thread(wait_until, lambda: consumer.member != name)
+            await asyncio.to_thread(wait_until, lambda: consumer.lost == 1)
             await message.ack()
             await consumer.flush()
             while len(set(seen)) < COUNT:
@@ -217,7 +215,7 @@ def test_a_loop_of_a_task_sees_nothing_that_was_pulled_ahead_before_what_was_los
 
 
 @pytest.mark.parametrize(
-    ("error", "is_astray"),
+    ("error", "begins_afresh"),
     [
         (DataLoss("damaged"), False),
         (LeaseLost("gone"), False),
@@ -227,13 +225,23 @@ def test_a_loop_of_a_task_sees_nothing_that_was_pulled_ahead_before_what_was_los
         (KeyboardInterrupt(), True),
     ],
 )
-def test_what_the_broker_answers_is_no_pull_without_an_answer(error: BaseException, is_astray: bool) -> None:
+def test_what_the_broker_answers_is_no_pull_without_an_answer(error: BaseException, begins_afresh: bool) -> None:
+    pull = MemberPull("c", "g", "m", pb.Start(), turn=100)
+    first = pb.PullRequest.FromString(pull.request(1, 0.0))
+    assert (first.turn, first.afresh) == (101, False)
+    pull.failed(101, error)
+    assert pull.begins_afresh == begins_afresh
+    second = pb.PullRequest.FromString(pull.request(1, 0.0))
+    assert (second.turn, second.afresh) == (102, begins_afresh)
+    pull.failed(101, error)
+    assert not pull.begins_afresh, "what that got was given back since"
+
+
+def test_a_member_of_a_shared_group_numbers_nothing() -> None:
     pull = MemberPull("c", "g", "m", pb.Start())
-    pull.failed("m", error)
-    assert pull.is_astray == is_astray
-    pull.rename()
-    pull.failed("m", error)
-    assert not pull.is_astray, "that was somebody else"
+    pull.failed(0, Unavailable("it broke"))
+    request = pb.PullRequest.FromString(pull.request(1, 0.0))
+    assert (request.turn, request.afresh) == (0, False)
 
 
 def test_an_error_that_the_broker_answered_gives_nothing_back(tmp_path: Path) -> None:
@@ -282,16 +290,7 @@ async def fetch_all(consumer: mq.AsyncConsumer, messages: int) -> list[int]:
     return seen
 
 
-def test_two_pulls_that_break_together_go_on_under_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names: list[str] = []
-    rename = MemberPull.rename
-
-    def noted(pull: MemberPull) -> str:
-        names.append(rename(pull))
-        return names[-1]
-
-    monkeypatch.setattr(MemberPull, "rename", noted)
-
+def test_two_pulls_that_break_together_begin_afresh_and_lose_nothing(tmp_path: Path) -> None:
     async def consume(proxy: Proxy, direct: mq.Client) -> None:
         async with mq.AsyncClient(proxy.address) as client, await client.consumer("c", "g", ordered=True) as consumer:
             first = asyncio.create_task(consumer.fetch(2, DEADLINE))
@@ -305,14 +304,13 @@ def test_two_pulls_that_break_together_go_on_under_one_name(tmp_path: Path, monk
             assert len(await second) == 0
             await asyncio.to_thread(fill, direct, 6)
             assert await fetch_all(consumer, 6) == list(range(6))
-            assert names == [consumer.member]
-            assert [each.member for each in direct.describe_group("c", "g").members] == names
+            assert [each.member for each in direct.describe_group("c", "g").members] == [consumer.member]
 
     with ordered(tmp_path, 0) as (_, proxy, direct):
         asyncio.run(consume(proxy, direct))
 
 
-def test_what_came_to_the_name_before_is_not_handed_out(tmp_path: Path) -> None:
+def test_what_another_pull_has_given_back_is_not_handed_out(tmp_path: Path) -> None:
     async def consume(proxy: Proxy, direct: mq.Client) -> None:
         async with mq.AsyncClient(proxy.address) as client, await client.consumer("c", "g", ordered=True) as consumer:
             transport: Any = await consumer._own.transport()
@@ -342,56 +340,28 @@ def test_what_came_to_the_name_before_is_not_handed_out(tmp_path: Path) -> None:
         asyncio.run(consume(proxy, direct))
 
 
-# ---------------------------------------------------------------- the time of a pull
+# ---------------------------------------------------------------- names
 
 
-def test_what_a_leave_takes_is_time_of_its_pull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with ordered(tmp_path, 2) as (client, _, _direct), client.consumer("c", "g", ordered=True) as consumer:
-        now, call = [100.0], Connection.call
-        asked: list[tuple[str, float]] = []
-
-        def slow(connection: Connection, method: str, request: bytes, **options: Any) -> bytes:
-            if method == LEAVE:
-                asked.append((method, options["timeout"]))
-                now[0] += options["timeout"] - 1.0
-            elif method == PULL:
-                asked.append((method, options["timeout"]))
-                if len(asked) == 1:
-                    raise Unavailable("it broke")
-            return call(connection, method, request, **{**options, "timeout": None})
-
-        with monkeypatch.context() as patch:
-            patch.setattr(consumer_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-            patch.setattr(Connection, "call", slow)
-            with pytest.raises(Unavailable):
-                consumer._pull(consumer._own, 2, 0.0, 7.0)
-            assert len(consumer._pull(consumer._own, 2, 0.0, 7.0).deliveries) > 0
-        assert asked == [(PULL, 7.0), (LEAVE, 7.0), (PULL, 1.0)]
+def test_who_comes_later_under_a_name_takes_it_over(tmp_path: Path) -> None:
+    with (
+        ordered(tmp_path, 6) as (client, _, direct),
+        client.consumer("c", "g", ordered=True, member="one") as before,
+        direct.consumer("c", "g", ordered=True, member="one") as after,
+    ):
+        assert [message.offset for message in before.fetch(2, timeout=DEADLINE)] == [0, 1]
+        assert [message.offset for message in after.fetch(2, timeout=DEADLINE)] == [2, 3]
+        with pytest.raises(LeaseLost, match="another goes by its name"):
+            before.fetch(2, timeout=DEADLINE)
+        assert [message.offset for message in after.fetch(2, timeout=DEADLINE)] == [4, 5]
 
 
-def test_what_a_leave_takes_is_time_of_a_tasks_pull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, float]] = []
-    call = AsyncConnection.call
-
-    async def slow(connection: AsyncConnection, method: str, request: bytes, **options: Any) -> bytes:
-        if method in (LEAVE, PULL):
-            asked.append((method, options["timeout"]))
-            if len(asked) == 1:
-                raise Unavailable("it broke")
-            if method == LEAVE:
-                await asyncio.sleep(0.02)
-        return await call(connection, method, request, **{**options, "timeout": None})
-
-    async def consume(address: str) -> None:
-        async with mq.AsyncClient(address) as client, await client.consumer("c", "g", ordered=True) as consumer:
-            with pytest.raises(Unavailable):
-                await consumer._pull(2, 0.0, 7.0)
-            assert len((await consumer._pull(2, 0.0, 7.0)).deliveries) > 0
-
-    with ordered(tmp_path, 2) as (_, proxy, _direct):
-        monkeypatch.setattr(AsyncConnection, "call", slow)
-        asyncio.run(consume(proxy.address))
-    (_, first), (left, leaving), (_, second) = asked[:3]
-    assert left == LEAVE
-    assert leaving <= 7.0
-    assert second < first - 0.01
+def test_a_pull_that_comes_after_its_member_has_left_brings_nobody_back(tmp_path: Path) -> None:
+    with ordered(tmp_path, 4) as (client, proxy, direct):
+        with client.consumer("c", "g", ordered=True) as consumer:
+            assert len(consumer.fetch(2, timeout=DEADLINE)) == 2
+            consumer._as.pull.request(2, 0.0)  # one that will be late
+            turn = consumer._as.pull.turn
+        pull_late(proxy.target, consumer.member, turn)
+        assert not direct.describe_group("c", "g").members
+        assert pending(direct) == 0

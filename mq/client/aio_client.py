@@ -20,7 +20,7 @@ from mq.client.aio_producer import AsyncProducer
 from mq.client.aio_publisher import AsyncLane
 from mq.client.aio_reader import AsyncReader
 from mq.client.aio_transaction import AsyncTransaction
-from mq.client.client import MOST_LANES, TIMEOUT_SECONDS, extend_seconds, member_name, settings_of
+from mq.client.client import MOST_LANES, TIMEOUT_SECONDS, extend_seconds, first_turn, member_name, settings_of
 from mq.client.codec import HeaderValue
 from mq.client.connection import CONNECT_SECONDS
 from mq.client.message import Published
@@ -30,7 +30,6 @@ from mq.client.pulling import Cursor, MemberPull, Membership, OnPartitions
 from mq.client.transaction import Numberings
 from mq.client.transport import TimedOut
 from mq.client.value import Codec, message_of
-from mq.pb import mq_pb2 as pb
 
 T = TypeVar("T", AsyncProducer, AsyncConsumer)
 
@@ -159,8 +158,7 @@ class AsyncClient(AsyncAdmin):
     ) -> AsyncConsumer:
         """A member of a group, which is made where there is none.
 
-        `member`: its name. Where the group is ordered it gets a suffix after a pull that was not answered, and after a
-        `seek` that cut one short; `consumer.member` is the name at the moment.
+        `member`: its name. Where the group is ordered, who comes later under a name that is in use takes it over.
 
         async with await client.consumer("orders", group="billing") as consumer:
             async for message in consumer:
@@ -168,9 +166,8 @@ class AsyncClient(AsyncAdmin):
                     await charge(message.json())
         """
         settings = settings_of(await self.join_group(channel, group, start, ordered), ordered)
-        pull = MemberPull(channel, group, member or member_name(), start_of(start))
-        is_ordered = settings.mode == pb.GroupSettings.ORDERED
-        membership = Membership(pull, batch_size, interval, codec or self._codec, on_assigned, on_revoked, is_ordered)
+        pull = MemberPull(channel, group, member or member_name(), start_of(start), first_turn(settings))
+        membership = Membership(pull, batch_size, interval, codec or self._codec, on_assigned, on_revoked)
         made = AsyncConsumer(self._connection, self._connection.another(), membership, extend_seconds(settings))
         return self._keep(made)
 

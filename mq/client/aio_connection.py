@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from mq.client.address import Address
 from mq.client.backoff import Backoff
@@ -61,11 +61,11 @@ class AsyncConnection:
         timeout: float | None = None,
         wait: float = 0.0,
         patient: bool = False,
-        before_retry: Callable[[], Awaitable[bytes]] | None = None,
+        before_retry: Callable[[], bytes] | None = None,
     ) -> bytes:
         """One request, one answer, however often it takes. Raises MqError when the time is over.
 
-        `before_retry`: awaited after an answer that may be lost; what it returns is sent instead.
+        `before_retry`: called after an answer that may be lost; what it returns is sent instead.
         """
         self.check_usable()
         loop = asyncio.get_running_loop()
@@ -88,7 +88,7 @@ class AsyncConnection:
             if await self.pause(pause):
                 raise Unavailable("the client was closed")
             if before_retry is not None:
-                request = await before_retry()
+                request = before_retry()
 
     def submit(self, method: str, request: bytes) -> asyncio.Future[bytes] | None:
         """One try, without a task, where there is a transport to send on at once; else None. Raises MqError."""

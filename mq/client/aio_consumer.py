@@ -17,7 +17,7 @@ from mq.client.message import Delivery, Part
 from mq.client.position import Start, start_of
 from mq.client.pulling import LEAVE, LONGEST_WAIT_SECONDS, PULL, Membership, Pulled
 from mq.client.waiting import Waiting
-from mq.errors import MqError, Unavailable
+from mq.errors import LeaseLost, MqError, Unavailable
 from mq.pb import mq_pb2 as pb
 
 Messages = AsyncMessage | Sequence[AsyncMessage] | AsyncBatch
@@ -56,7 +56,6 @@ class AsyncConsumer:
         self._pulls: list[asyncio.Task[MqError | None]] = []  # of `fetch`, under way
         self._assigned: frozenset[int] = frozenset()
         self._is_paused = self._is_stopping = self._is_closed = False
-        self._naming = asyncio.Lock()  # one pull at a time starts over; the others go by the name that it made
 
     # ------------------------------------------------------------ taking messages
 
@@ -129,7 +128,7 @@ class AsyncConsumer:
         """Move the whole group; what this consumer holds is given back."""
         await self._stop_fetching()
         await self._keeper.flush()
-        await self._leave(self.member)
+        await self._leave()
         request = pb.SeekRequest(channel=self.channel, group=self.group, start=start_of(start), force=True)
         if partition is not None:
             request.partition = partition
@@ -162,7 +161,7 @@ class AsyncConsumer:
             await self._keeper.close()
         finally:
             with contextlib.suppress(MqError):
-                await self._leave(self.member)
+                await self._leave()
 
     @property
     def is_closed(self) -> bool:
@@ -272,31 +271,32 @@ class AsyncConsumer:
         return None
 
     async def _pull(self, count: int, wait: float, timeout: float) -> Pulled:
-        pull, now = self._as.pull, asyncio.get_running_loop().time
-        end = now() + timeout
-        name = ""  # that it was sent under; another pull may change the consumer's
+        pull = self._as.pull
+        turn = 0  # that it was sent in; another pull may have had one since
 
-        async def request() -> bytes:
-            nonlocal name
-            async with self._naming:
-                if self._as.is_ordered and (pull.is_astray or name == pull.member):
-                    await self._start_over(end - now())
-                made, name = pull.request(count, wait), pull.member
+        def request() -> bytes:
+            nonlocal turn
+            if pull.begins_afresh:
+                self._keeper.lose_all()
+            made, turn = pull.request(count, wait), pull.turn
             return made
 
+        def again() -> bytes:
+            pull.lost(turn)
+            return request()
+
         try:
-            data = await self._own.call(PULL, await request(), wait=wait, timeout=end - now(), before_retry=request)
-            async with self._naming:
-                pulled = pull.answer(data, self._as.codec)
-                if name == pull.member:
-                    self._keeper.hold(pulled.deliveries, self._own.start_id)
-                    return pulled
+            data = await self._own.call(PULL, request(), wait=wait, timeout=timeout, before_retry=again)
         except BaseException as error:
-            pull.failed(name, error)
+            pull.failed(turn, error)
+            if isinstance(error, LeaseLost) and turn < pull.turn:
+                return Pulled.nothing(self._assigned)  # it came after that other
             raise
-        with contextlib.suppress(MqError):  # another pull has given back what was this name's: this is of it
-            await self._leave(name, max(0.0, end - now()))
-        return pulled._replace(deliveries=[], assigned=self._assigned)
+        pulled = pull.answer(data, self._as.codec)
+        if pull.is_void(turn):
+            return Pulled.nothing(self._assigned)
+        self._keeper.hold(pulled.deliveries, self._own.start_id)
+        return pulled
 
     async def _stop_fetching(self) -> None:
         """End the pulls that wait; what was pulled and not handed out is forgotten here."""
@@ -309,15 +309,8 @@ class AsyncConsumer:
         self._room = asyncio.Semaphore(PREFETCH)
         self._waiting.clear()
 
-    async def _start_over(self, seconds: float) -> None:
-        """An answer may be lost, and with it messages that this member holds without knowing: see `mq.Consumer`."""
-        self._keeper.lose_all()
-        with contextlib.suppress(MqError):
-            await self._leave(self.member, max(0.0, seconds))
-        self.member = self._keeper.member = self._as.pull.rename()
-
-    async def _leave(self, member: str, seconds: float = float("inf")) -> None:
-        await self._shared.call(LEAVE, self._as.pull.leave(member), timeout=min(self._shared.timeout, seconds))
+    async def _leave(self) -> None:
+        await self._shared.call(LEAVE, self._as.pull.leave())
 
     def _check_usable(self) -> None:
         if self._is_closed:

@@ -21,10 +21,9 @@ class AsyncKeeper:
     def __init__(
         self, connection: AsyncConnection, channel: str, group: str, member: str, extend_seconds: float
     ) -> None:
-        self.member = member  # an ordered consumer may go on under another name
         self.lost = 0  # messages whose lease was gone when they were acked
         self._connection = connection
-        self._place = (channel, group)
+        self._place = (channel, group, member)
         self._extend_seconds = extend_seconds
         self._book = Book()
         self._unsent: list[Settlement] = []
@@ -130,7 +129,7 @@ class AsyncKeeper:
 
     async def _settle(self, settlement: Settlement) -> None:
         try:
-            await self._connection.call(f"mq.MQService/{settlement.act}", settlement.request(*self._place, self.member))
+            await self._connection.call(f"mq.MQService/{settlement.act}", settlement.request(*self._place))
         except LeaseLost:
             new, old = settlement.of_start(self._connection.start_id)
             self._lose(old)  # a broker that was started again knows none of these: asking for each would take long

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 import warnings
 from collections.abc import Mapping
 from datetime import datetime
@@ -164,8 +165,7 @@ class Client(Admin):
     ) -> Consumer:
         """A member of a group, which is made where there is none. `interval`: seconds between pulls.
 
-        `member`: its name. Where the group is ordered it gets a suffix after a pull that was not answered, and after a
-        `seek` that cut one short; `consumer.member` is the name at the moment.
+        `member`: its name. Where the group is ordered, who comes later under a name that is in use takes it over.
 
         >>> with client.consumer("orders", group="billing") as consumer:
         ...     for message in consumer:
@@ -180,13 +180,12 @@ class Client(Admin):
         settings = self._group_settings(channel, group, start, ordered)
         name = member or member_name()
         membership = Membership(
-            MemberPull(channel, group, name, start_of(start)),
+            MemberPull(channel, group, name, start_of(start), first_turn(settings)),
             batch_size,
             interval,
             codec or self._codec,
             on_assigned,
             on_revoked,
-            settings.mode == pb.GroupSettings.ORDERED,
         )
         return self._keep(Consumer(self._connection, self._connection.another(), membership, extend_seconds(settings)))
 
@@ -288,6 +287,11 @@ def settings_of(info: pb.GroupInfo, ordered: bool) -> pb.GroupSettings:
 def extend_seconds(settings: pb.GroupSettings) -> float:
     """How often leases are extended."""
     return max(0.05, min(settings.ack_wait_ms, settings.session_timeout_ms) / 1_000 / EXTEND_PART)
+
+
+def first_turn(settings: pb.GroupSettings) -> int:
+    """Where a member's turns begin: where order counts, after those of whoever had its name before."""
+    return time.time_ns() // 1_000 if settings.mode == pb.GroupSettings.ORDERED else 0
 
 
 def member_name() -> str:

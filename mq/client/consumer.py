@@ -11,7 +11,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
 
@@ -265,7 +264,7 @@ class Consumer:
             if (delivery := self._waiting.first()) is not None:
                 return delivery
             ahead = self._ahead
-            if not ahead.is_at_work and (ahead.is_needed or self._as.pull.is_astray):
+            if not ahead.is_at_work and ahead.is_needed:
                 ahead.begin()
             if ahead.is_at_work:
                 self._receive(ahead, None)
@@ -355,30 +354,25 @@ class Consumer:
         self._waiting.clear()
 
     def _pull(self, own: Connection, count: int, wait: float, timeout: float, once: bool = False) -> Pulled:
-        pull, end = self._as.pull, time.monotonic() + timeout
-        again = partial(self._start_over, count, wait, end)
-        request = again() if pull.is_astray else pull.request(count, wait)
+        pull = self._as.pull
+
+        def request() -> bytes:
+            if pull.begins_afresh:
+                self._keeper.lose_all()
+            return pull.request(count, wait)
+
+        def again() -> bytes:
+            pull.lost(pull.turn)
+            return request()
+
         try:
-            left = end - time.monotonic()
-            data = own.call(PULL, request, wait=wait, timeout=left, before_retry=None if once else again, once=once)
+            data = own.call(PULL, request(), wait=wait, timeout=timeout, before_retry=again, once=once)
             pulled = pull.answer(data, self._as.codec)
             self._keeper.hold(pulled.deliveries, own.start_id)
         except BaseException as error:
-            pull.failed(pull.member, error)
+            pull.failed(pull.turn, error)
             raise
         return pulled
-
-    def _start_over(self, count: int, wait: float, end: float) -> bytes:
-        """An answer may be lost, and with it messages that this member holds without knowing. Where order counts they
-        must come before what follows: so all is given back, what waits here too, and the next pull begins at the first
-        that is not done. It is another member's, because the one before may still be on its way, and must not take
-        what follows."""
-        if self._as.is_ordered:
-            self._keeper.lose_all()
-            with contextlib.suppress(MqError):
-                self._leave(min(self._shared.timeout, max(0.0, end - time.monotonic())))
-            self.member = self._keeper.member = self._as.pull.rename()
-        return self._as.pull.request(count, wait)
 
     def _check_waiting(self) -> None:
         """After a break: what waits here may be somebody else's by now, and is dropped then."""
@@ -386,7 +380,7 @@ class Consumer:
             self._keeper.check(self._waiting.deliveries())
 
     def _leave(self, timeout: float | None = None) -> None:
-        self._shared.call(LEAVE, self._as.pull.leave(self.member), timeout=timeout)
+        self._shared.call(LEAVE, self._as.pull.leave(), timeout=timeout)
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():

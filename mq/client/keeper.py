@@ -27,8 +27,7 @@ class Keeper:
 
     def __init__(self, connection: Connection, channel: str, group: str, member: str, extend_seconds: float) -> None:
         self._connection = connection
-        self._place = (channel, group)
-        self.member = member  # an ordered consumer may go on under another name
+        self._place = (channel, group, member)
         self._extend_seconds = extend_seconds
         self._lock = threading.RLock()  # a signal's handler may ack while its thread is acking
         self._changed = threading.Condition(self._lock)
@@ -69,7 +68,7 @@ class Keeper:
         with self._lock:
             extensions = self._book.extensions([delivery])
         for each in extensions:
-            self._connection.call(f"mq.MQService/{each.act}", each.request(*self._place, self.member))
+            self._connection.call(f"mq.MQService/{each.act}", each.request(*self._place))
 
     # ------------------------------------------------------------ a consumer's side
 
@@ -188,9 +187,7 @@ class Keeper:
     def _settle(self, settlement: Settlement, timeout: float | None = None) -> None:
         """Make one request. Raises MqError where it may succeed later."""
         try:
-            self._connection.call(
-                f"mq.MQService/{settlement.act}", settlement.request(*self._place, self.member), timeout=timeout
-            )
+            self._connection.call(f"mq.MQService/{settlement.act}", settlement.request(*self._place), timeout=timeout)
         except LeaseLost:
             new, old = settlement.of_start(self._connection.start_id)
             self._lose(old)  # a broker that was started again knows none of these: asking for each would take long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,7 +15,6 @@ from mq.pb import raw_pb2 as raw
 PULL = "mq.MQService/Pull"
 LEAVE = "mq.MQService/Leave"
 LONGEST_WAIT_SECONDS = 30.0
-LONGEST_NAME = 128
 OnPartitions = Callable[[frozenset[int]], None]
 
 
@@ -28,7 +26,13 @@ class Pulled(NamedTuple):
     generation: int
     assigned: frozenset[int]
     channel_id: int
+    group_id: int
     size: int  # bytes
+
+    @classmethod
+    def nothing(cls, assigned: frozenset[int]) -> Pulled:
+        """In the place of an answer that does not count any more."""
+        return cls([], [], 0, assigned, 0, 0, 0)
 
     @property
     def messages(self) -> int:
@@ -36,20 +40,39 @@ class Pulled(NamedTuple):
 
 
 class MemberPull:
-    """A member's pulls: all alike, but for how many and how long.
+    """A member's pulls: all alike, but for how many, how long and, where order counts, their turn.
 
-    They are of the channel that the first answer came from: one that is made anew under its name is another.
+    They are of the channel and the group that the first answer came from: what is made anew under a name is another.
+
+    A pull whose answer never came may still be on its way, or may have got messages that this member holds without
+    knowing. Where order counts they must come before what follows: so a pull that begins afresh gives back all that
+    the member holds, and fences what was sent before it.
     """
 
-    def __init__(self, channel: str, group: str, member: str, start: pb.Start) -> None:
+    def __init__(self, channel: str, group: str, member: str, start: pb.Start, turn: int = 0) -> None:
+        """`turn`: the time in microseconds, where order counts; else 0, and pulls have none."""
         self.channel = channel
         self.group = group
-        self.member = self._first_name = member
-        self.is_astray = False  # a pull of this name got no answer: it may have got messages
+        self.member = member
+        self.turn = turn  # of the last pull
+        self._is_ordered = turn > 0
+        self._is_astray = False  # a pull got no answer
+        self._afresh = 0  # the turn that began afresh last
         self._start = start
-        self._channel_id = 0
+        self._channel_id = self._group_id = 0
+
+    @property
+    def begins_afresh(self) -> bool:
+        """Whether the next pull does, and what is held until then is to be forgotten."""
+        return self._is_ordered and self._is_astray
 
     def request(self, max_messages: int, wait_seconds: float, max_bytes: int = 0) -> bytes:
+        """The next pull."""
+        afresh = self.begins_afresh
+        if self._is_ordered:
+            self.turn += 1
+        if afresh:
+            self._is_astray, self._afresh = False, self.turn
         return pb.PullRequest(
             channel=self.channel,
             group=self.group,
@@ -59,29 +82,36 @@ class MemberPull:
             max_wait_ms=round(wait_seconds * 1_000),
             start=self._start,
             channel_id=self._channel_id,
+            group_id=self._group_id,
+            turn=self.turn,
+            afresh=afresh,
         ).SerializeToString()
 
-    def leave(self, member: str) -> bytes:
-        return pb.LeaveRequest(channel=self.channel, group=self.group, member=member).SerializeToString()
+    def leave(self) -> bytes:
+        return pb.LeaveRequest(
+            channel=self.channel, group=self.group, member=self.member, turn=self.turn
+        ).SerializeToString()
 
-    def failed(self, member: str, error: BaseException) -> None:
-        """A pull of this name came to nothing. What the broker answered is an end, and nothing was given out by it."""
+    def is_void(self, turn: int) -> bool:
+        """Whether what a pull brought was given back by one that began afresh after it."""
+        return turn < self._afresh
+
+    def lost(self, turn: int) -> None:
+        """A pull got no answer."""
+        if not self.is_void(turn):
+            self._is_astray = True
+
+    def failed(self, turn: int, error: BaseException) -> None:
+        """A pull came to nothing. What the broker answered is an end, and nothing was given out by it."""
         is_answer = isinstance(error, ResourceExhausted) or (
             isinstance(error, MqError) and not error.retryable and type(error) is not MqError
         )  # an MqError and no more: the transport did not understand, so it may be anything
-        if member == self.member and not is_answer:
-            self.is_astray = True
-
-    def rename(self) -> str:
-        """Be another member from now on: a pull that is still on its way counts for the one before."""
-        end = f".{secrets.token_hex(4)}"
-        self.member = self._first_name[: LONGEST_NAME - len(end)] + end
-        self.is_astray = False
-        return self.member
+        if not is_answer:
+            self.lost(turn)
 
     def answer(self, data: bytes, codec: Codec | None) -> Pulled:
         answer = read_answer(data, self.channel, self.group, codec)
-        self._channel_id = answer.channel_id
+        self._channel_id, self._group_id = answer.channel_id, answer.group_id
         return answer
 
 
@@ -94,7 +124,6 @@ class Membership(NamedTuple):
     codec: Codec | None
     on_assigned: OnPartitions | None
     on_revoked: OnPartitions | None
-    is_ordered: bool
 
 
 class Cursor:
@@ -137,6 +166,7 @@ def read_answer(data: bytes, channel: str, group: str, codec: Codec | None) -> P
         answer.generation,
         frozenset(answer.assigned),
         answer.channel_id,
+        answer.group_id,
         len(data),
     )
 

@@ -231,7 +231,7 @@ class Placement(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., indexes: _Optional[_Iterable[int]] = ..., schedule_id: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("channel", "group", "member", "max_messages", "max_bytes", "max_wait_ms", "partition", "start", "positions", "channel_id")
+    __slots__ = ("channel", "group", "member", "max_messages", "max_bytes", "max_wait_ms", "partition", "start", "positions", "channel_id", "group_id", "turn", "afresh")
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +242,9 @@ class PullRequest(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    AFRESH_FIELD_NUMBER: _ClassVar[int]
     channel: str
     group: str
     member: str
@@ -252,23 +255,28 @@ class PullRequest(_message.Message):
     start: Start
     positions: _containers.RepeatedCompositeFieldContainer[Position]
     channel_id: int
-    def __init__(self, channel: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., partition: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., channel_id: _Optional[int] = ...) -> None: ...
+    group_id: int
+    turn: int
+    afresh: bool
+    def __init__(self, channel: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., partition: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., channel_id: _Optional[int] = ..., group_id: _Optional[int] = ..., turn: _Optional[int] = ..., afresh: bool = ...) -> None: ...
 
 class PullResponse(_message.Message):
-    __slots__ = ("batches", "next_offset", "next", "generation", "assigned", "channel_id")
+    __slots__ = ("batches", "next_offset", "next", "generation", "assigned", "channel_id", "group_id")
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ASSIGNED_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     batches: _containers.RepeatedCompositeFieldContainer[PulledBatch]
     next_offset: int
     next: _containers.RepeatedCompositeFieldContainer[Position]
     generation: int
     assigned: _containers.RepeatedScalarFieldContainer[int]
     channel_id: int
-    def __init__(self, batches: _Optional[_Iterable[_Union[PulledBatch, _Mapping]]] = ..., next_offset: _Optional[int] = ..., next: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., generation: _Optional[int] = ..., assigned: _Optional[_Iterable[int]] = ..., channel_id: _Optional[int] = ...) -> None: ...
+    group_id: int
+    def __init__(self, batches: _Optional[_Iterable[_Union[PulledBatch, _Mapping]]] = ..., next_offset: _Optional[int] = ..., next: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., generation: _Optional[int] = ..., assigned: _Optional[_Iterable[int]] = ..., channel_id: _Optional[int] = ..., group_id: _Optional[int] = ...) -> None: ...
 
 class PulledBatch(_message.Message):
     __slots__ = ("partition", "base_offset", "count", "timestamp_us", "offset_deltas", "receipt", "delivery_count", "lease_until_us", "batch")
@@ -421,14 +429,16 @@ class SeekResponse(_message.Message):
     def __init__(self, positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., before: _Optional[_Iterable[_Union[Position, _Mapping]]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
-    __slots__ = ("channel", "group", "member")
+    __slots__ = ("channel", "group", "member", "turn")
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     channel: str
     group: str
     member: str
-    def __init__(self, channel: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ...) -> None: ...
+    turn: int
+    def __init__(self, channel: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., turn: _Optional[int] = ...) -> None: ...
 
 class LeaveResponse(_message.Message):
     __slots__ = ()

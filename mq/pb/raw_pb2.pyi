@@ -92,20 +92,22 @@ class TransactRequest(_message.Message):
     def __init__(self, publishes: _Optional[_Iterable[bytes]] = ..., acks: _Optional[_Iterable[bytes]] = ..., commits: _Optional[_Iterable[bytes]] = ..., producer_id: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class PullResponse(_message.Message):
-    __slots__ = ("batches", "next_offset", "next", "generation", "assigned", "channel_id")
+    __slots__ = ("batches", "next_offset", "next", "generation", "assigned", "channel_id", "group_id")
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ASSIGNED_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     batches: _containers.RepeatedScalarFieldContainer[bytes]
     next_offset: int
     next: _containers.RepeatedCompositeFieldContainer[_mq_pb2.Position]
     generation: int
     assigned: _containers.RepeatedScalarFieldContainer[int]
     channel_id: int
-    def __init__(self, batches: _Optional[_Iterable[bytes]] = ..., next_offset: _Optional[int] = ..., next: _Optional[_Iterable[_Union[_mq_pb2.Position, _Mapping]]] = ..., generation: _Optional[int] = ..., assigned: _Optional[_Iterable[int]] = ..., channel_id: _Optional[int] = ...) -> None: ...
+    group_id: int
+    def __init__(self, batches: _Optional[_Iterable[bytes]] = ..., next_offset: _Optional[int] = ..., next: _Optional[_Iterable[_Union[_mq_pb2.Position, _Mapping]]] = ..., generation: _Optional[int] = ..., assigned: _Optional[_Iterable[int]] = ..., channel_id: _Optional[int] = ..., group_id: _Optional[int] = ...) -> None: ...
 
 class PulledBatch(_message.Message):
     __slots__ = ("partition", "base_offset", "count", "timestamp_us", "offset_deltas", "receipt", "delivery_count", "lease_until_us", "batch")

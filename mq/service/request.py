@@ -94,8 +94,10 @@ def pull(request: bytes, edge: Edge) -> command.Pull:
         checks.member(message.member)
         if message.positions:
             raise InvalidArgument("a group has its own positions: seek it instead")
-    elif message.member:
-        raise InvalidArgument("member needs a group")
+    elif message.member or message.turn or message.group_id:
+        raise InvalidArgument("member, turn and group_id need a group")
+    if message.afresh and not message.turn:
+        raise InvalidArgument("afresh needs a turn")
     return command.Pull(
         message.channel,
         message.group,
@@ -107,6 +109,9 @@ def pull(request: bytes, edge: Edge) -> command.Pull:
         checks.start(message.start) if message.HasField("start") else None,
         checks.positions(message.positions),
         message.channel_id,
+        message.group_id,
+        message.turn,
+        message.afresh,
     )
 
 
@@ -164,7 +169,8 @@ def seek(request: bytes, edge: Edge) -> command.Seek:
 
 
 def leave(request: bytes, edge: Edge) -> command.Leave:
-    return command.Leave(*_holder(parse(pb.LeaveRequest, request)))
+    message = parse(pb.LeaveRequest, request)
+    return command.Leave(*_holder(message), message.turn)
 
 
 def transact(request: bytes, edge: Edge) -> command.Transact:

@@ -104,6 +104,7 @@ def pull(answer: reply.PullReply) -> Pieces:
         generation=answer.generation,
         assigned=answer.assigned,
         channel_id=answer.channel_id,
+        group_id=answer.group_id,
     )
     pieces.append(tail.SerializeToString())
     return pieces
