@@ -7,7 +7,6 @@ leaves now and then. Both members are driven by one thread, so what is noted is 
 
 from __future__ import annotations
 
-import itertools
 import random
 import sys
 import threading
@@ -54,6 +53,7 @@ class Load:
         self.is_publishing = threading.Event()
         self.is_publishing.set()
         self._threads: list[threading.Thread] = []
+        self._turns: Counter[str] = Counter()  # of each member of the ordered group
         self.crashes: list[BaseException] = []
 
     def prepare(self) -> None:
@@ -193,24 +193,18 @@ class Load:
             self.history.published(content, outcome, where, is_idempotent=is_idempotent)
 
     def _consume(self, group: str, names: list[str], rng: random.Random) -> None:
-        members: list[str] = []
-        for number in itertools.count():
-            transport = self._connect()
-            if transport is None:
-                return
+        astray: set[str] = set()  # an answer of theirs may have been lost, or a pull may still be on its way
+        while (transport := self._connect()) is not None:
             try:
-                if group == ORDERED:
-                    # An answer may have been lost, or a pull may still be on its way. What they hold comes back in its
-                    # place only if they are somebody else's: of members that left, whose names are not used again.
-                    for member in members:
-                        self._leave(transport, group, member)
-                members = [f"{name}.{number}" if group == ORDERED else name for name in names]
                 while not self.is_over.is_set():
-                    for member in members:
-                        self._turn(transport, group, member, rng)
+                    for member in names:
+                        self._turn(transport, group, member, rng, afresh=member in astray)
+                        astray.discard(member)
                     if group == ORDERED and rng.random() < 0.02:
-                        self._leave(transport, group, rng.choice(members))
+                        self._leave(transport, group, rng.choice(names))
+                return
             except MqError as error:
+                astray.update(names)
                 if isinstance(error, Unavailable):
                     self.history.lost_an_answer(group)
                 self.is_over.wait(0.01)
@@ -218,13 +212,16 @@ class Load:
                 transport.close()
 
     def _leave(self, transport: WireTransport, group: str, member: str) -> None:
-        leave = pb.LeaveRequest(channel=CHANNEL, group=group, member=member)
+        leave = pb.LeaveRequest(channel=CHANNEL, group=group, member=member, turn=self._turns[member])
         transport.call("mq.MQService/Leave", leave.SerializeToString(), self.call_seconds)
 
-    def _turn(self, transport: WireTransport, group: str, member: str, rng: random.Random) -> None:
+    def _turn(self, transport: WireTransport, group: str, member: str, rng: random.Random, *, afresh: bool) -> None:
         who = {"channel": CHANNEL, "group": group, "member": member}
         wait_ms = 200 if group == SHARED else 20
         pull = pb.PullRequest(**who, max_messages=200, max_wait_ms=wait_ms)
+        if group == ORDERED:
+            self._turns[member] += 1
+            pull.turn, pull.afresh = self._turns[member], afresh
         answer = transport.call("mq.MQService/Pull", pull.SerializeToString(), self.call_seconds)
         batches = pb.PullResponse.FromString(answer).batches
         for batch in batches:

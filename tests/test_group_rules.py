@@ -1,9 +1,10 @@
 """Groups, rule by rule: leases, redelivery, dead letters, limits, order."""
 
+import asyncio
 import weakref
 
 import pytest
-from handbroker import HandBroker, all_stopped, contents, offsets, publish, receipts
+from handbroker import Asked, HandBroker, all_stopped, contents, offsets, publish, receipts
 
 from mq.command import (
     Ack,
@@ -27,7 +28,8 @@ from mq.command import (
     UpdateGroup,
 )
 from mq.errors import ChannelNotFound, GroupExists, GroupInUse, GroupNotFound, InvalidArgument, LeaseLost
-from mq.group import Group
+from mq.group import REMEMBERED_TURNS, Group
+from mq.limits import Limits
 from wal.pb.wal_pb2 import Batch, GroupSettings
 
 __all__ = ["all_stopped"]
@@ -449,7 +451,113 @@ def test_a_member_that_lost_a_partition_can_not_commit_on_it(ordered: HandBroker
     assert ordered.ask(DescribeGroup("a", "g")).positions[0].offset == 2
 
 
-def test_a_late_pull_of_a_member_that_left_takes_nothing_out_of_its_place(ordered: HandBroker) -> None:
+def test_a_pull_that_comes_after_a_later_one_comes_in_vain(ordered: HandBroker) -> None:
+    first = pull(ordered, 2, turn=7)
+    for late in (7, 6, 1):
+        with pytest.raises(LeaseLost, match="a later pull of member 'm' came before"):
+            pull(ordered, 2, turn=late)
+    assert len(offsets(first) + offsets(pull(ordered, 100, turn=8))) == 12
+
+
+def test_a_pull_ends_those_of_its_member_that_wait(ordered: HandBroker) -> None:
+    pull(ordered, 100)
+    other = ordered.send(Pull("a", "g", "n", max_wait_ms=60_000, turn=1))
+    before = ordered.send(Pull("a", "g", "m", max_wait_ms=60_000, turn=1))
+    after = ordered.send(Pull("a", "g", "m", max_wait_ms=60_000, turn=2))
+    ordered.settle()
+    assert before.answer.batches == []
+    ordered.ask(publish("a", "x", partition=0))
+    assert offsets(after.answer) == [3]
+    assert not other.is_answered
+
+
+def test_who_begins_afresh_gets_all_that_it_held_in_its_order(ordered: HandBroker) -> None:
+    kept = pull(ordered, 5, turn=1)
+    pull(ordered, 3, turn=2)  # the answer is lost
+    again = pull(ordered, 100, turn=3, afresh=True)
+    seen: dict[int, list[int]] = {number: [] for number in range(4)}
+    for batch in again.batches:
+        seen[batch.partition] += range(batch.base_offset, batch.base_offset + batch.count)
+    assert all(each == [0, 1, 2] for each in seen.values())
+    assert {batch.delivery_count for batch in again.batches} == {1}
+    with pytest.raises(LeaseLost):
+        ordered.ask(Ack("a", "g", "m", receipts(kept)))
+    with pytest.raises(LeaseLost):
+        pull(ordered, 3, turn=2)
+    assert ordered.ask(DescribeGroup("a", "g")).pending == 12
+
+
+def test_who_begins_afresh_leaves_to_others_what_is_theirs(hand: HandBroker) -> None:
+    mine, yours = pull(hand, 4, turn=1), pull(hand, 4, "n")
+    waiting = hand.send(Pull("a", "g", "o", max_wait_ms=60_000, max_messages=10))
+    hand.settle()
+    assert offsets(waiting.answer) == [8, 9]
+    assert offsets(pull(hand, turn=2, afresh=True)) == offsets(mine)
+    hand.ask(Ack("a", "g", "n", receipts(yours)))
+
+
+def test_a_late_pull_does_not_bring_back_a_member_that_left(ordered: HandBroker) -> None:
+    pull(ordered, 2, turn=5)
+    ordered.ask(Leave("a", "g", "m", turn=7))
+    for late in (6, 7):
+        with pytest.raises(LeaseLost):
+            pull(ordered, 2, turn=late)
+    assert not ordered.state.channels["a"].groups["g"].members
+    assert len(offsets(pull(ordered, 100, turn=8))) == 12
+
+
+def test_turns_of_members_that_left_are_forgotten_the_oldest_first(hand: HandBroker) -> None:
+    for number in range(REMEMBERED_TURNS + 1):
+        hand.ask(Leave("a", "g", f"m{number}", turn=5) if number else CreateGroup("a", "g"))
+    hand.ask(Leave("a", "g", "m1", turn=6))
+    hand.ask(Leave("a", "g", "one more", turn=5))
+    assert offsets(pull(hand, 1, "m2", turn=4)) == [0]
+    with pytest.raises(LeaseLost):
+        pull(hand, 1, "m1", turn=6)
+
+
+def test_a_pull_that_reads_the_log_when_a_later_one_comes_leases_nothing() -> None:
+    hand = HandBroker(limits=Limits(buffer_bytes=1))
+    hand.ask(CreateChannel("a"))
+    for number in range(6):
+        hand.ask(publish("a", str(number)))
+    gate = asyncio.Event()
+    read = hand.log.read
+
+    async def slow(*args: object) -> object:
+        await gate.wait()
+        return await read(*args)
+
+    hand.log.read = slow
+    early, late = Asked(), Asked()
+
+    async def both() -> None:
+        hand.broker.submit(Pull("a", "g", "m", max_messages=2, turn=1), hand.done(early))
+        await asyncio.sleep(0)
+        hand.broker.submit(Pull("a", "g", "m", max_messages=2, turn=2), hand.done(late))
+        gate.set()
+
+    hand.loop.run_until_complete(both())
+    hand.settle()
+    assert isinstance(early.answer, LeaseLost)
+    assert offsets(late.answer) == [0, 1]
+
+
+def test_a_deleted_group_is_not_made_again_by_whoever_pulled_from_it(hand: HandBroker) -> None:
+    before = pull(hand, 2)
+    assert before.group_id
+    hand.ask(DeleteGroup("a", "g"))
+    with pytest.raises(GroupNotFound, match="no group 'g'"):
+        pull(hand, 2, group_id=before.group_id)
+    assert "g" not in hand.state.channels["a"].groups
+    after = pull(hand, 2)
+    assert after.group_id > before.group_id
+    with pytest.raises(GroupNotFound, match="was deleted"):
+        pull(hand, 2, group_id=before.group_id)
+    assert offsets(pull(hand, 2, group_id=after.group_id)) == [2, 3]
+
+
+def test_a_late_pull_without_a_turn_of_a_member_that_left_takes_nothing_out_of_its_place(ordered: HandBroker) -> None:
     """Its client goes on under another name, and gets everything in order, some of it when the session is over."""
     seen: dict[int, list[int]] = {number: [] for number in range(4)}
 
