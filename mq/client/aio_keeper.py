@@ -23,6 +23,7 @@ class AsyncKeeper:
     ) -> None:
         self.lost = 0  # messages whose lease was gone when they were acked
         self._connection = connection
+        self.member = member
         self._place = (channel, group, member)
         self._extend_seconds = extend_seconds
         self._book = Book()

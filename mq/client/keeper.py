@@ -27,6 +27,7 @@ class Keeper:
 
     def __init__(self, connection: Connection, channel: str, group: str, member: str, extend_seconds: float) -> None:
         self._connection = connection
+        self.member = member
         self._place = (channel, group, member)
         self._extend_seconds = extend_seconds
         self._lock = threading.RLock()  # a signal's handler may ack while its thread is acking
