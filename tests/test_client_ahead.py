@@ -214,7 +214,7 @@ def test_what_a_signals_handler_raises_ends_a_wait(mq_client: mq.Client, kind: t
 def test_whether_the_thread_goes_on_is_decided_once() -> None:
     """A client of several addresses may find itself connected to one of another kind when its answer is taken."""
     own = SimpleNamespace(can_be_cut=False, reconnects=0)
-    pulled = Pulled([], [], 0, frozenset(), 1, 0)
+    pulled = Pulled.nothing(frozenset())
     answers = [pulled._replace(assigned=frozenset({number})) for number in range(2)]
     done = threading.Event()
 
