@@ -79,7 +79,7 @@ class KafkaDriver(Driver):
         self.base = {"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}
         self.durability = durability
 
-    def _producer(self, linger: float, batch: int = 10_000) -> Any:
+    def _producer(self, linger: float, batch: int = 10_000, **more: Any) -> Any:
         settings = {
             "acks": "all",
             "linger.ms": linger,
@@ -87,8 +87,15 @@ class KafkaDriver(Driver):
             "batch.size": 1_000_000,
             "queue.buffering.max.messages": 200_000,
             "queue.buffering.max.kbytes": 65_536,
+            **more,
         }
         return self.kafka.Producer({**self.base, **settings})
+
+    def _batches(self, batch: int = 10_000) -> tuple[Any, list[object]]:
+        """A producer, and what was refused: a callback for each message would be the client's limit."""
+        refused: list[object] = []
+        wanted = {"delivery.report.only.error": True, "on_delivery": lambda error, _: refused.append(error)}
+        return self._producer(5, batch, **wanted), refused
 
     def create(self) -> None:
         admin = self.kafka.admin.AdminClient(self.base)
@@ -121,20 +128,19 @@ class KafkaDriver(Driver):
                 producer.poll(0.01)
 
     def publish(self, batches: list[list[bytes]], end: float) -> int:
-        """No callback for each message: that would be the client's limit. `flush` tells what is not confirmed."""
-        producer, count = self._producer(5, len(batches[0])), 0
+        (producer, refused), count = self._batches(len(batches[0])), 0
         for bodies in batches_until(batches, end):
             for body in bodies:
                 self._put(producer, body)
             count += len(bodies)
         left: int = producer.flush(60)
-        return count - left
+        return count - left - len(refused)
 
     def publish_all(self, bodies: list[bytes]) -> None:
-        producer = self._producer(5)
+        producer, refused = self._batches()
         for body in bodies:
             self._put(producer, body)
-        if producer.flush(120) or (bodies and self._stored() < len(bodies)):
+        if producer.flush(120) or refused or (bodies and self._stored() < len(bodies)):
             raise RuntimeError("Kafka did not confirm everything")
 
     def singles(self, bodies: list[bytes], callers: int, end: float) -> list[float]:
