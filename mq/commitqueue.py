@@ -282,17 +282,38 @@ class CommitQueue:
                 return  # what is under way is over soon, and then this can be done here
             patience = 0.0
         self.flush(patience)
-        if self._pace and self._log.synced >= self._pace[-1][0]:
-            if self._is_early and self.post is not None:
-                self._try("answers could not be sent", self.post.send)  # they are true now, and the rest can wait
-            self._on_marks(self._log.written, self._log.synced)
+        if not self._pace:
+            return
+        due = self._pace[-1][0]
+        if self._log.synced >= due:
+            self._tell_synced()
             self._loop.call_soon(self._rest)
             self._vigil.begin()
+        elif self._log.written >= due:
+            self._on_marks(self._log.written, self._log.synced)
+            self._vigil.begin(self._rest)  # nobody waits for the sync but who pulls
+
+    def _tell_synced(self) -> None:
+        if self._is_early and self.post is not None:
+            self._try("answers could not be sent", self.post.send)  # they are true now, and the rest can wait
+        self._on_marks(self._log.written, self._log.synced)
 
     def _rest(self) -> None:
         """Let the log do what it put off. Where more came meanwhile it goes first, and vouches for what is durable."""
-        if not self._records:
-            self._log.rest()
+        if self._records or self._has_failed:
+            return
+        before, self._is_early = self._log.synced, False
+        try:
+            self._log.rest(self._leisure.patience(), self._make_ready)
+        finally:
+            self._burn_before(self.last)
+        if self._log.synced > before:
+            self._tell_synced()
+
+    def _burn_before(self, due: int) -> None:
+        """Answers that were made ready for a sync which did not come never leave."""
+        if self._is_early and self.post is not None and self._log.synced < due:
+            self.post.burn()
 
     def flush(self, patience: float = 0.0) -> None:
         """Hand the collected group to the log."""
@@ -320,8 +341,7 @@ class CommitQueue:
             self.fail(error)  # the sequences are given out: nothing can follow them
             raise
         finally:
-            if self._is_early and self.post is not None and self._log.synced < due:
-                self.post.burn()
+            self._burn_before(due)
         if last != due:
             self.fail(RuntimeError(f"the log gave sequence {last} where {due} was due"))
 

@@ -23,11 +23,16 @@ class Vigil:
         self._is_look_planned = False
         self._in_vain = 0  # vigils in a row
         self._rest = 0  # answers that are not followed by one
+        self._in_the_end: Callable[[], None] | None = None
 
-    def begin(self) -> None:
+    def begin(self, in_the_end: Callable[[], None] | None = None) -> None:
+        """`in_the_end`: what else there is to do, and can wait until it is likely that nothing comes."""
         if self._rest:
             self._rest -= 1
+            if in_the_end is not None:
+                self._call_soon(in_the_end)
             return
+        self._in_the_end = in_the_end
         self._until = self._now() + SECONDS
         if not self._is_look_planned:
             self._is_look_planned = True
@@ -47,3 +52,5 @@ class Vigil:
             self._until = 0.0
             self._rest = min(LONGEST_REST, (1 << self._in_vain) - 1)
             self._in_vain = min(self._in_vain + 1, LONGEST_REST)
+            if self._in_the_end is not None:
+                self._in_the_end()

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from handbroker import Asked, HandBroker, HandPost, all_stopped, contents, publish
+from process import wait_until
 from wirebroker import LOOPS, Broker, wire_broker
 from wirepeer import DEADLINE, Closed, Peer, request
 
 from mq import pulls, wire
-from mq.command import CreateChannel, CreateGroup, Pull
+from mq.command import OS, CreateChannel, CreateGroup, Pull
 from mq.commitqueue import CommitQueue, Done, Early, Leisure
 from mq.decision import Decision
 from mq.doors.wire_outbox import Mail
@@ -120,6 +121,36 @@ def test_who_can_not_hold_an_answer_back_gets_it_after_the_sync(hand: EarlyBroke
     hand.settle()
     assert seen == [(False, [])]
     assert asked.is_answered
+
+
+def test_an_answer_that_needs_no_sync_leaves_before_it_and_the_message_after_it(
+    hand: EarlyBroker, disk: WatchedDisk
+) -> None:
+    pulled = waiting_pull(hand)
+    asked = Asked()
+    seen: list[tuple[bool, bool, int]] = []
+    disk.on_sync = lambda: seen.append((asked.is_answered, pulled.is_answered, len(hand.post.lying)))
+    hand.loop.call_soon(lambda: hand.broker.submit(publish("a", "x", durability=OS), hand.done(asked)))
+    wait_until(lambda: hand.spin() or pulled.is_answered)
+    assert seen == [(True, False, 1)]
+    assert asked.answer.durable == OS
+    assert contents(pulled.answer) == ["x"]
+
+
+def test_a_message_whose_sync_came_when_there_was_time_is_burnt_when_that_fails(
+    hand: EarlyBroker, disk: WatchedDisk
+) -> None:
+    pulled = waiting_pull(hand)
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "planted")
+
+    disk.on_sync = fail
+    asked = hand.send(publish("a", "x", durability=OS))
+    wait_until(lambda: hand.spin() or hand.broker.failed is not None)
+    assert asked.answer.durable == OS
+    assert len(hand.post.burnt) == 1
+    assert not pulled.is_answered
 
 
 def test_what_was_made_ready_is_burnt_when_the_sync_fails(hand: EarlyBroker, disk: WatchedDisk) -> None:
@@ -261,7 +292,7 @@ def test_while_more_comes_its_frames_vouch_for_what_is_durable_and_the_watermark
 ) -> None:
     rests: list[int] = []
     honest = hand.log.rest
-    monkeypatch.setattr(hand.log, "rest", lambda: (rests.append(hand.log.synced), honest()))
+    monkeypatch.setattr(hand.log, "rest", lambda *how: (rests.append(hand.log.synced), honest(*how)))
     left = list("xyz")
 
     def come() -> None:

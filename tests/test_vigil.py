@@ -111,3 +111,24 @@ def test_a_group_made_durable_in_the_loop_is_followed_by_one_and_the_next_record
 
     asyncio.run(main())
     assert heard == 3 * ["end", "answer", "begin"]
+
+
+def test_what_can_wait_is_done_when_nothing_came() -> None:
+    loop, done = Loop(), []
+    loop.vigil.begin(lambda: done.append(loop.now))
+    loop.sleep()
+    assert len(done) == 1
+    assert done[0] >= 1.0 + SECONDS
+    assert [loop.answer() for _ in range(3)] == [True, False, True]  # in vain, so that it rests for longer
+    loop.vigil.begin(lambda: done.append(loop.now))
+    assert loop.sleep() == 1, "a vigil is not worth it: it is done at once"
+    assert len(done) == 2
+
+
+def test_what_can_wait_is_left_to_whatever_comes() -> None:
+    loop, done = Loop(), []
+    loop.vigil.begin(lambda: done.append(1))
+    loop.turn()
+    loop.vigil.end()
+    loop.sleep()
+    assert not done

@@ -203,7 +203,7 @@ def test_a_sync_that_fails_here_is_final_and_told(log, disk, marks):
     disk.sync_error = None
     with pytest.raises(LogFailed):
         log.append([published(2)], patience=PATIENCE)
-    log.rest()  # and no watermark tells of what is not known to be durable
+    log.rest(PATIENCE)  # and no watermark tells of what is not known to be durable
     assert marks.seen == []
 
 
@@ -272,7 +272,7 @@ def test_what_was_durable_at_the_return_survives_a_power_cut(is_rested):
         last = log.append([published(base)], patience=PATIENCE)
         assert log.synced == last
         if is_rested:
-            log.rest()
+            log.rest(PATIENCE)
     for crashed in disk.crash_states(Random(1), 50):
         again = FileLog.open("/log", OPTIONS, disk=crashed, is_threaded=False)
         again.start(lambda written, synced: None, lambda error: None)
@@ -287,6 +287,91 @@ def test_the_watermark_follows_when_the_owner_rests():
     log.pump()
     log.append([published(1)], patience=PATIENCE)
     assert log._writer.has_news
-    log.rest()
+    log.rest(PATIENCE)
     assert not log._writer.has_news
     log.close()
+
+
+# ---------------------------------------------------------------- what nobody waits for
+
+
+@pytest.fixture
+def quick():
+    """A log without a thread, on a disk whose syncs take a tenth of a millisecond by the clock of the test."""
+    clock = HandClock()
+    log = FileLog.open("/log", OPTIONS, disk=SlowDisk(clock), clock=clock, is_threaded=False)
+    log.start(lambda written, synced: None, lambda error: None)
+    log.append([published(0)])
+    log.pump()
+    yield log
+    log.close()
+
+
+def test_what_nobody_waits_for_is_written_at_the_return_and_synced_when_the_owner_rests(quick):
+    before, told = quick.synced, []
+    last = quick.append([published(1)], sync=False, patience=PATIENCE, meanwhile=lambda: told.append("too early"))
+    assert (quick.written, quick.synced) == (last, before)
+    quick.rest(PATIENCE, lambda: told.append((quick.written, quick.synced)))
+    assert told == [(last, before)]
+    assert quick.synced == last
+
+
+def test_who_waits_for_a_sync_brings_it_to_what_was_only_written(quick):
+    quick.append([published(1)], sync=False, patience=PATIENCE)
+    last = quick.append([published(2)], patience=PATIENCE)
+    assert quick.synced == last
+
+
+def test_what_nobody_waits_for_does_not_wait_for_long(quick):
+    quick.append([published(1)], sync=False, patience=PATIENCE)
+    quick._clock.pass_ms(1)
+    last = quick.append([published(2)], sync=False, patience=PATIENCE)
+    assert quick.synced < last
+    quick._clock.pass_ms(1.5)
+    last = quick.append([published(3)], sync=False, patience=PATIENCE)
+    assert quick.synced == last
+
+
+def test_no_more_than_a_little_is_left_to_a_sync_in_the_owners_thread(quick):
+    for base in range(1, 100):
+        last = quick.append([published(base, b"x" * 1000)], sync=False, patience=PATIENCE)
+        if quick.written < last:
+            break
+    assert SMALL_BYTES - 4_000 < quick._writer._unsynced_bytes < SMALL_BYTES
+    quick.pump()
+    assert quick.synced == last
+
+
+def test_where_the_disk_is_slow_the_thread_syncs_what_is_left(log, marks):
+    last = log.append([published(1)], sync=False, patience=PATIENCE)
+    log.rest(1e-9)
+    marks.wait_synced(last)
+    assert [record.base_offset for _, record in log.replay()] == [0, 1]
+
+
+def test_a_sync_that_fails_when_the_owner_rests_is_final_and_told(log, disk, marks):
+    log.append([published(1)], sync=False, patience=PATIENCE)
+    disk.sync_error = OSError(errno.EIO, "planted")
+    log.rest(PATIENCE)
+    assert "planted" in str(marks.wait_failure())
+    disk.sync_error = None
+    with pytest.raises(LogFailed):
+        log.append([published(2)], patience=PATIENCE)
+
+
+def test_what_was_synced_when_the_owner_rested_survives_a_power_cut():
+    disk = ModelDisk()
+    log = FileLog.open("/log", OPTIONS, disk=disk, is_threaded=False)
+    log.start(lambda written, synced: None, lambda error: None)
+    log.append([published(0)])
+    log.pump()
+    for base in range(1, 20):
+        log.append([published(base)], sync=False, patience=PATIENCE)
+        if base == 15:
+            log.rest(PATIENCE)
+    for crashed in disk.crash_states(Random(1), 50):
+        again = FileLog.open("/log", OPTIONS, disk=crashed, is_threaded=False)
+        again.start(lambda written, synced: None, lambda error: None)
+        found = [record.base_offset for _, record in again.replay()]
+        assert len(found) >= 16
+        assert found == list(range(len(found)))

@@ -54,16 +54,37 @@ class Drive:
         return self._writer.likely_seconds
 
     def commit(self, group: Group, patience: float, meanwhile: Callable[[], None]) -> bool:
-        """Make a group durable here and now, if the writer has nothing else to do and the disk was quick the last time.
+        """Write a group here and now, and make it durable where somebody waits for that, if the writer has nothing else
+        to do and the disk was quick the last time.
 
         False: hand it over; `meanwhile` was not called. A failure is told as ever, and then the group is not durable.
         """
+        return self._here(patience, lambda: self._writer.commit(group, meanwhile))
+
+    def rest(self, patience: float, meanwhile: Callable[[], None]) -> None:
+        """Do what a commit left over: sync what it only wrote, note in the watermark what it synced."""
+        if self._writer.has_unsynced:
+            if not self._here(patience, lambda: self._sync(meanwhile)) and self.failure is None:
+                self._queue.put(Task(lambda: None))  # the thread looks whether anything is left to sync
+        elif self._writer.has_news:
+            self._here(float("inf"), self._mark)
+
+    def _sync(self, meanwhile: Callable[[], None]) -> bool:
+        self._writer.sync_here(meanwhile)
+        return True
+
+    def _mark(self) -> bool:
+        self._writer.mark_at_once()
+        return True
+
+    def _here(self, patience: float, act: Callable[[], bool]) -> bool:
+        """Be the writer for a moment, if it has nothing else to do and the disk was quick the last time."""
         if self._writer.likely_seconds > patience or self._handed != self._done:
             return False
         if not self._baton.acquire(blocking=False):
             return False
         try:
-            return self._may_write and self._writer.commit(group, meanwhile)
+            return self._may_write and act()
         except BaseException as error:
             self.failure = error  # before anybody else has the baton: a second sync would succeed, and prove nothing
         finally:
@@ -72,15 +93,6 @@ class Drive:
         if not isinstance(self.failure, Exception):  # not the disk's: an interrupt
             raise self.failure
         return True
-
-    def rest(self) -> None:
-        """Do what a commit left over."""
-        if self._writer.has_news and self._baton.acquire(blocking=False):
-            try:
-                if self._may_write:
-                    self._writer.mark_at_once()
-            finally:
-                self._baton.release()
 
     def pump(self) -> None:
         """Do everything that is queued, without a thread."""

@@ -225,8 +225,8 @@ class FileLog:
         self._enqueue(entries, queued, sync, patience, meanwhile)
         return sequence
 
-    def rest(self) -> None:
-        self._drive.rest()
+    def rest(self, patience: float, meanwhile: Callable[[], None] = nothing) -> None:
+        self._drive.rest(patience, meanwhile)
 
     def rotate(self) -> None:
         self._check_usable()
@@ -294,7 +294,7 @@ class FileLog:
             self._appended_bytes += size
             self._replay_bytes += size
             group = Group(entries, size, sync)
-            if not (patience and sync and size < SMALL_BYTES and self._drive.commit(group, patience, meanwhile)):
+            if not (patience and size < SMALL_BYTES and self._drive.commit(group, patience, meanwhile)):
                 self._drive.hand(group)
 
     def _rotate_before(self, sequence: int) -> int:

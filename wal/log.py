@@ -107,16 +107,20 @@ class Log(Protocol):
         `sync=False`: nobody waits for the sync, so it may come with a later group. `essential`: records that make
         room or end work (acks, trims, snapshots) and so are taken past the queue's limit and on a full disk.
         `patience`: for so many seconds the owner may be kept waiting for the disk. Where that is likely to suffice, all
-        may be durable at the return: then `synced` tells, nobody is called, and `rest` is to follow when there is time.
-        `meanwhile`: what the owner has to do while it waits like that. It is called at most once, when the records are
+        may be written at the return, and durable too, with `sync`: then the marks tell, nobody is called, and `rest` is
+        to follow when there is time.
+        `meanwhile`: what the owner has to do while it waits for a sync. It is called at most once, when the records are
         written and not yet durable; if they are not so at the return either, the log has failed.
 
         Raises LogBusy, DiskFull, RecordTooLarge (nothing was appended), LogFailed, LogClosed.
         """
         ...
 
-    def rest(self) -> None:
-        """Do what an append that waited for the disk left over."""
+    def rest(self, patience: float, meanwhile: Callable[[], None] = nothing) -> None:
+        """Do what an append with patience left over, or have it done: make durable what it only wrote.
+
+        `patience` and `meanwhile` as there.
+        """
         ...
 
     async def read(self, channel_id: int, partition: int, offset: int, max_bytes: int) -> list[Published]:

@@ -145,7 +145,7 @@ class MemoryLog:
         self._check_usable()
         return self._records.get(sequence) if sequence <= self.synced else None
 
-    def rest(self) -> None:
+    def rest(self, patience: float, meanwhile: Callable[[], None] = nothing) -> None:
         pass
 
     def rotate(self) -> None:

@@ -164,23 +164,33 @@ class Writer:
         return SLOW_SYNC_SECONDS if self._space.is_short or not self.sync_count else self._slowest_seconds
 
     def commit(self, group: Group, meanwhile: Callable[[], None]) -> bool:
-        """Make one small group durable, waiting for nothing but the disk, and leave it to the caller to say so.
+        """Write one small group, waiting for nothing but the disk, and leave it to the caller to say so.
 
-        `meanwhile` is called once it is written, while the disk works. False: it is not written, and has to take the
-        usual way.
+        It is durable where it wants to be, or where something before it was left to the next sync for too long; see
+        `sync_here` for the rest. False: it is not written, and has to take the usual way.
         """
-        if self.has_unsynced or group.bytes >= self._bytes_per_sync:
+        if self._unsynced_bytes + group.bytes >= min(SMALL_BYTES, self._bytes_per_sync):
             return False
         self._encode(group)
         if not self._write_at_once(self._live.fd, self._joined(), self._live.position):
             self._forget_encoded()
-            self._wants_sync = False
+            self._wants_sync = self._has_loose = False
             return False
-        self._disk.hasten(self._live.fd, self._live.position, self._buffered)
         self._note_written(self._encoded)
+        self._has_loose = False
+        if group.wants_sync or self._is_late():
+            self.sync_here(meanwhile)
+        return True
+
+    def sync_here(self, meanwhile: Callable[[], None]) -> None:
+        """Make the little that is written durable, and leave it to the caller to say so.
+
+        `meanwhile` is called while the disk works.
+        """
+        size = self._unsynced_bytes
+        self._disk.hasten(self._live.fd, self._live.position - size, size)
         meanwhile()
         self._sync_live()
-        return True
 
     @property
     def has_news(self) -> bool:
