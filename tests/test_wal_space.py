@@ -14,10 +14,11 @@ from loguru import logger
 from modeldisk import ModelDisk
 from powercut import Trial
 
-import wal.space
+import wal.reserve
 from wal.errors import DiskFull, LogBusy, LogFailed
 from wal.recovery import _Opening
-from wal.space import RESERVE, SPARE, Space
+from wal.reserve import RESERVE, Reserve
+from wal.space import SPARE
 
 # What a manifest needs is little beside the reserve, as in life.
 ROOMY = replace(SMALL, snapshot_bytes=8192)
@@ -26,7 +27,7 @@ SLICE_BYTES = 1024
 
 @pytest.fixture
 def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
-    monkeypatch.setattr(wal.space, "_SLICE_BYTES", SLICE_BYTES)
+    monkeypatch.setattr(wal.reserve, "SLICE_BYTES", SLICE_BYTES)
     logger.disable("wal")
     trial = Trial(Random(6), ROOMY)
     with trial.loop:
@@ -177,14 +178,14 @@ def test_a_segment_that_is_written_again_in_place_without_a_sync_is_caught(
 def test_a_reserve_that_is_used_before_its_new_name_is_durable_is_caught(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Space._take_reserve
+    whole = Reserve.take
 
-    def take_reserve(self: Space, path: str, size: int) -> int:
+    def take(self: Reserve, path: str, size: int) -> int:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(self._disk, "sync_directory", lambda path: None)
             return whole(self, path, size)
 
-    monkeypatch.setattr(Space, "_take_reserve", take_reserve)
+    monkeypatch.setattr(Reserve, "take", take)
     with pytest.raises(AssertionError, match="the reserve holds something"):
         cut_on_a_full_disk(trial)
 
@@ -202,8 +203,8 @@ def cut_on_a_full_disk(trial: Trial) -> int:
         for state in owner.disk.crash_states(trial.rng, 4):
             count += 1
             # It is renamed when it is used: should the new name be lost, the old one must not lead to frames.
-            reserve = state.names.get(f"{DIRECTORY}/{RESERVE}")
-            assert reserve is None or not any(reserve.cache), "the reserve holds something"
+            pieces = [file for path, file in state.names.items() if path.startswith(f"{DIRECTORY}/{RESERVE}")]
+            assert not any(any(piece.cache) for piece in pieces), "the reserve holds something"
             trial.open(state, history)
 
     for _ in range(6):
