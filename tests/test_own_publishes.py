@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 from handbroker import HandBroker, all_stopped, contents, durable, publish, receipts, replayed
 

@@ -11,6 +11,7 @@ import errno
 import os
 
 from wal.disk import Disk, allocate_file
+from wal.straight import BLOCK_BYTES
 
 RESERVE = "reserve"
 SLICE_BYTES = 1 << 16  # given up for a small file
@@ -86,9 +87,9 @@ class Reserve:
         return max(self._sizes, key=self._sizes.__getitem__, default="")
 
     def _grow(self, name: str, size: int, share: int) -> bool:
-        """False where there was no room for all of it: then it grows by whole slices."""
+        """False where there was no room for all of it: then it grows by whole blocks."""
         free = self._disk.free_bytes(self._directory)
-        grown = share if free >= share - size else size + free - free % SLICE_BYTES
+        grown = share if free >= share - size else size + free - free % BLOCK_BYTES
         if grown == size or not allocate_file(self._disk, self._path(name), grown):
             return False
         self._sizes[name] = grown

@@ -103,16 +103,24 @@ class Space:
         return True
 
     def with_room(self, act: Callable[[], T]) -> T:
-        """Run something that writes a small file, giving up slices of the reserve while the disk is full."""
+        """Run something that writes a small file, giving up slices of the reserve while the disk is full.
+
+        What it leaves of them, as a manifest does that replaces another, is put aside again before others take it.
+        """
+        is_cut = False
         while True:
             try:
-                return act()
+                done = act()
+                break
             except OSError as error:
                 if error.errno in FULL and self._drop_old_spare():
                     continue
                 if error.errno not in FULL or not self._reserve.give_up_slice():
                     raise
-                self.is_short = True
+                self.is_short = is_cut = True
+        if is_cut:
+            self._reserve.fill()
+        return done
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
