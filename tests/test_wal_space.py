@@ -23,11 +23,13 @@ from wal.space import SPARE
 # What a manifest needs is little beside the reserve, as in life.
 ROOMY = replace(SMALL, snapshot_bytes=8192)
 SLICE_BYTES = 1024
+BLOCK_BYTES = 16
 
 
 @pytest.fixture
 def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
     monkeypatch.setattr(wal.reserve, "SLICE_BYTES", SLICE_BYTES)
+    monkeypatch.setattr(wal.reserve, "BLOCK_BYTES", BLOCK_BYTES)
     logger.disable("wal")
     trial = Trial(Random(6), ROOMY)
     with trial.loop:
@@ -86,6 +88,103 @@ def test_on_a_full_disk_essential_records_fill_a_segment_and_a_snapshot_from_the
     assert owner.history.floor == len(owner.history.contents)
     served = trial.open(owner.disk, owner.history)
     assert served.log.report.was_clean
+
+
+def test_what_others_take_while_a_segment_is_taken_from_the_reserve_costs_nothing_of_it(trial: Trial) -> None:
+    """Whatever is free for a moment is gone: the reserve must not give up more than is needed."""
+    owner = open_on(ModelDisk())
+    owner.publish()
+    turn(owner)
+    fill(owner.disk)
+    while len(owner.log.segments()) < ROOMY.snapshot_bytes // ROOMY.segment_bytes:
+        owner.append([owner._published(100)], essential=True)
+        turn(owner)
+        fill(owner.disk)
+    assert owner.history.floor == owner.log.last_sequence
+    owner.disk.kill()
+    trial.open(owner.disk, owner.history)
+
+
+def test_starts_on_a_full_disk_do_not_use_up_the_reserve(trial: Trial) -> None:
+    owner = open_on(ModelDisk())
+    owner.publish()
+    turn(owner)
+    before = reserved(owner.disk)
+    fill(owner.disk)
+    for _ in range(2 * before // SLICE_BYTES):
+        owner.disk.kill()
+        owner = trial.open(owner.disk, owner.history)
+        fill(owner.disk)
+    assert before > 0
+    assert reserved(owner.disk) > before - 2 * SLICE_BYTES
+
+
+def reserved(disk: ModelDisk) -> int:
+    return sum(len(disk.names[f"{DIRECTORY}/{name}"].cache) for name in disk.list(DIRECTORY) if RESERVE in name)
+
+
+def test_a_log_that_starts_on_a_full_disk_takes_no_publishes_from_the_first_moment_on(trial: Trial) -> None:
+    """What it takes before it has looked at the disk goes into the reserve, a bit more with each start."""
+    owner = open_on(ModelDisk())
+    owner.publish()
+    turn(owner)
+    assert not owner.log.is_short_of_space
+    fill(owner.disk)
+    owner.disk.kill()
+    owner = trial.open(owner.disk, owner.history)
+    with pytest.raises(DiskFull):
+        owner.publish()
+
+
+def test_a_log_that_starts_with_space_takes_publishes_from_the_first_moment_on(trial: Trial) -> None:
+    owner = open_on(ModelDisk())
+    assert not owner.log.is_short_of_space
+    owner.publish()
+
+
+def test_who_fills_the_disk_by_publishing_is_refused_from_the_next_segment_on(trial: Trial) -> None:
+    """Not at the next look at the disk: much can be published until then."""
+    owner = Owner(ModelDisk(), History(), Random(3), replace(ROOMY, soft_free_bytes=3 * ROOMY.segment_bytes))
+    turn(owner)
+    fill(owner.disk)
+    owner.disk.capacity += 5 * ROOMY.segment_bytes
+    with pytest.raises(DiskFull):
+        for _ in range(1000):  # the clock stands still
+            owner.append([owner._published(100)], essential=False)
+            owner.log.pump()
+    assert owner.disk.free_bytes("") > ROOMY.segment_bytes
+
+
+@pytest.mark.parametrize("segment_bytes", [1024, 3000, 8192, 16384])
+def test_a_reserve_that_was_made_for_other_segments_is_made_anew_and_no_larger(
+    segment_bytes: int, trial: Trial
+) -> None:
+    """As is the single file that older versions left."""
+    owner = open_on(ModelDisk())
+    turn(owner)
+    owner.log.close()
+    other = Owner(owner.disk, owner.history, Random(3), replace(ROOMY, segment_bytes=segment_bytes))
+    turn(other)
+    assert reserved(other.disk) == segment_bytes + ROOMY.snapshot_bytes
+    other.log.close()
+    for name in [name for name in owner.disk.list(DIRECTORY) if name.startswith(RESERVE)]:
+        owner.disk.unlink(f"{DIRECTORY}/{name}")
+    fd = owner.disk.create(f"{DIRECTORY}/{RESERVE}")
+    owner.disk.allocate(fd, ROOMY.segment_bytes + ROOMY.snapshot_bytes)
+    owner.disk.close(fd)
+    owner = trial.open(owner.disk, owner.history)
+    turn(owner)
+    assert reserved(owner.disk) == ROOMY.segment_bytes + ROOMY.snapshot_bytes
+
+
+def test_a_new_log_starts_with_less_room_than_a_segment(trial: Trial) -> None:
+    disk = ModelDisk()
+    disk.capacity = 4 * SLICE_BYTES
+    owner = open_on(disk)
+    assert owner.log.is_short_of_space
+    owner.publish(essential=True)
+    turn(owner)
+    assert owner.history.floor == 1
 
 
 def test_when_even_the_reserve_is_used_up_the_group_waits_and_goes_on_by_itself(trial: Trial) -> None:

@@ -17,6 +17,10 @@ RESERVE = "reserve"
 SLICE_BYTES = 1 << 16  # given up for a small file
 
 
+class NoPieceLeft(OSError):
+    """The disk is full, and what is left of the reserve is too little to begin a segment in."""
+
+
 def shares(segment_bytes: int, reserve_bytes: int) -> dict[str, int]:
     """The names and sizes of the pieces of a whole reserve."""
     rest = reserve_bytes - segment_bytes
@@ -54,13 +58,14 @@ class Reserve:
     def take(self, path: str, size: int) -> int:
         """The piece that fits best, under another name. The last one is shared: a manifest has to fit beside a segment.
 
-        Raises OSError (disk full) where there is too little left for that.
+        Raises NoPieceLeft.
         """
         name = self._fitting(size)
+        least = min(SLICE_BYTES, size // 8)
         if len(self._sizes) == 1:
             size = min(size, self._sizes[name] // 2)
-        if not name or size < SLICE_BYTES:
-            raise OSError(errno.ENOSPC, "no space for a segment", path)
+        if not name or size < least:
+            raise NoPieceLeft(errno.ENOSPC, "no space for a segment", path)
         self._disk.rename(self._path(name), path)
         had = self._sizes.pop(name)
         # Should a crash undo the new name, the old one must not lead to what is written next.

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from wal.disk import FULL, Disk, allocate_file
-from wal.reserve import Reserve
+from wal.reserve import NoPieceLeft, Reserve
 
 SPARE = "spare"
 
@@ -69,7 +69,7 @@ class Space:
         """A file of zeros for a segment, under this name: the spare, else a new one, else a piece of the reserve.
 
         `size`: what it has to hold, where that is known and may be more than a segment. Where nothing is whole it is
-        less than a segment. Raises OSError (disk full) where there is nothing.
+        less than a segment. Raises NoPieceLeft where there is nothing.
         """
         size = max(size, self._segment_bytes)
         if self._has_spare and size == self._segment_bytes:
@@ -105,6 +105,8 @@ class Space:
     def with_room(self, act: Callable[[], T]) -> T:
         """Run something that writes a small file, giving up slices of the reserve while the disk is full.
 
+        They are of no use to a segment, which takes what there is.
+
         What it leaves of them, as a manifest does that replaces another, is put aside again before others take it.
         """
         is_cut = False
@@ -115,7 +117,7 @@ class Space:
             except OSError as error:
                 if error.errno in FULL and self._drop_old_spare():
                     continue
-                if error.errno not in FULL or not self._reserve.give_up_slice():
+                if error.errno not in FULL or isinstance(error, NoPieceLeft) or not self._reserve.give_up_slice():
                     raise
                 self.is_short = is_cut = True
         if is_cut:
