@@ -30,6 +30,10 @@ def shares(segment_bytes: int, reserve_bytes: int) -> dict[str, int]:
     return {name: size for name, size in pieces.items() if size > 0}
 
 
+def is_piece(name: str) -> bool:
+    return name == RESERVE or (name.startswith(RESERVE + "-") and name.removeprefix(RESERVE + "-").isdigit())
+
+
 class Reserve:
     """The pieces that there are; what is missing is made again as soon as there is room, however little."""
 
@@ -37,8 +41,7 @@ class Reserve:
         self._disk = disk
         self._directory = directory
         self._shares = shares(segment_bytes, reserve_bytes)
-        names = [name for name in disk.list(directory) if name == RESERVE or name.startswith(RESERVE + "-")]
-        self._sizes = {name: self._size_of(name) for name in names}
+        self._sizes = {name: self._size_of(name) for name in disk.list(directory) if is_piece(name)}
 
     @property
     def missing_bytes(self) -> int:
@@ -61,13 +64,13 @@ class Reserve:
         Raises NoPieceLeft.
         """
         name = self._fitting(size)
+        had = self._sizes.get(name, 0)
         least = min(SLICE_BYTES, size // 8)
-        if len(self._sizes) == 1:
-            size = min(size, self._sizes[name] // 2)
-        if not name or size < least:
+        size = min(size, had if len(self._sizes) > 1 else had // 2)
+        if size < least:
             raise NoPieceLeft(errno.ENOSPC, "no space for a segment", path)
         self._disk.rename(self._path(name), path)
-        had = self._sizes.pop(name)
+        del self._sizes[name]
         # Should a crash undo the new name, the old one must not lead to what is written next.
         self._disk.sync_directory(self._directory)
         fd = self._disk.open(path)
