@@ -152,6 +152,7 @@ def test_who_fills_the_disk_by_publishing_is_refused_from_the_next_segment_on(tr
         owner.publish(size=100)
         owner.log.pump()
     assert owner.disk.free_bytes("") > ROOMY.segment_bytes
+    assert reserved(owner.disk) == ROOMY.segment_bytes + ROOMY.snapshot_bytes
 
 
 @pytest.mark.parametrize("segment_bytes", [1024, 3000, 8192, 16384])
