@@ -132,8 +132,9 @@ class Agenda:
         self._look_at_the_disk()
 
     def _look_at_the_disk(self) -> None:
+        """How full it is the log watches itself; here, whether it is there at all."""
         try:
-            self._owner.is_short_of_space = self._owner.log.usage().is_short_of_space
+            self._owner.log.usage()
         except FileNotFoundError as error:
             # What is written now is in files that have no name: nothing of it would be there after a stop.
             self._owner.queue.fail(error)

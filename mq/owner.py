@@ -34,7 +34,6 @@ class Owner:
         self.refusal: MqError | None = None  # what every command gets while the broker does not serve
         self.failed: MqError | None = None  # set once, by a storage failure
         self.is_open = False
-        self.is_short_of_space = False
         self.tasks: set[asyncio.Task[None]] = set()
 
     def open(self, on_synced: Callable[[int], None], on_failed: Callable[[BaseException], None]) -> None:
@@ -45,14 +44,14 @@ class Owner:
 
     def admit(self, size: int) -> None:
         """Raises ResourceExhausted where so many more bytes can't be taken at the moment."""
-        if self.is_short_of_space:
+        if self.log.is_short_of_space:  # now, not a while ago: what is taken too long uses up what acks live on
             raise ResourceExhausted("the disk is almost full; acks and pulls go on")
         self.queue.admit(size)
 
     @property
     def has_room(self) -> bool:
         """Whether the broker's own publishes may go on: nobody can be told to come back with them later."""
-        return not self.is_short_of_space and self.queue.unsynced_bytes < self.queue.limit_bytes
+        return not self.log.is_short_of_space and self.queue.unsynced_bytes < self.queue.limit_bytes
 
     def take(self, decision: Decision) -> Reply | None:
         """Apply and queue what was decided."""

@@ -167,7 +167,7 @@ def test_too_much_that_is_not_durable_refuses_publishes_and_passes_acks() -> Non
 def test_a_full_disk_refuses_publishes_and_passes_acks(hand: HandBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     hand.ask(publish("a", "x"))
     got = hand.ask(Pull("a", "g", "m"))
-    monkeypatch.setattr(hand.broker.owner, "is_short_of_space", True)
+    monkeypatch.setattr(hand.log, "is_short_of_space", True)
     with pytest.raises(ResourceExhausted, match="disk"):
         hand.ask(publish("a", "y"))
     assert hand.ask(Ack("a", "g", "m", receipts(got))).acked == 1

@@ -199,6 +199,7 @@ class Life:
     def _consume(self) -> None:
         asked = self.broker.send(Pull(CHANNEL, GROUP, "m", max_messages=self.rng.randint(1, 20)))
         self.broker.settle()
+        assert not isinstance(asked.answer, MqError), f"a pull got {asked.answer!r}"
         for pulled in asked.answer.batches:
             places = [(pulled.partition, offset) for offset in offsets_of(pulled)]
             for place, message in zip(places, Batch.FromString(pulled.batch).messages, strict=True):

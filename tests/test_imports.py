@@ -17,7 +17,7 @@ import pytest
 LAYERS = [
     # the log
     {"wal.pb", "wal.errors"},
-    {"wal.frame", "wal.record", "wal.straight", "wal.disk", "wal.clock"},
+    {"wal.frame", "wal.record", "wal.straight", "wal.disk", "wal.reserve", "wal.clock"},
     {"wal.segment", "wal.index", "wal.manifest", "wal.watermark", "wal.space", "wal.options", "wal.proposal"},
     {"wal.chain", "wal.tail", "wal.reader", "wal.rewrite", "wal.live"},
     {"wal.continuity", "wal.check"},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from handbroker import HandBroker, all_stopped, contents, durable, publish, receipts, replayed
 
@@ -30,8 +28,7 @@ def read(hand: HandBroker, channel: str) -> list[str]:
 
 def run_short(hand: HandBroker, monkeypatch: pytest.MonkeyPatch, is_short: bool = True) -> None:
     """The disk is almost full, or it no longer is."""
-    usage = type(hand.log).usage
-    monkeypatch.setattr(hand.log, "usage", lambda: replace(usage(hand.log), is_short_of_space=is_short))
+    monkeypatch.setattr(hand.log, "is_short_of_space", is_short)
     hand.tick(1_001)
 
 

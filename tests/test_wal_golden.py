@@ -63,7 +63,7 @@ def written() -> dict[str, bytes]:
     log.pump()
     log._reader.read(1, 0, 0, 1 << 20, log.synced)
     log.close()
-    zeros = {"LOCK", "spare", "reserve"}
+    zeros = {"LOCK", "spare", "reserve", "reserve-1"}
     files = {path.removeprefix(f"{DIRECTORY}/"): bytes(data) for path, data in disk.files.items()}
     return {name: data.rstrip(b"\0") if name == LIVE else data for name, data in files.items() if name not in zeros}
 

@@ -14,19 +14,22 @@ from loguru import logger
 from modeldisk import ModelDisk
 from powercut import Trial
 
-import wal.space
+import wal.reserve
 from wal.errors import DiskFull, LogBusy, LogFailed
 from wal.recovery import _Opening
-from wal.space import RESERVE, SPARE, Space
+from wal.reserve import RESERVE, Reserve, is_piece
+from wal.space import SPARE
 
 # What a manifest needs is little beside the reserve, as in life.
 ROOMY = replace(SMALL, snapshot_bytes=8192)
 SLICE_BYTES = 1024
+BLOCK_BYTES = 16
 
 
 @pytest.fixture
 def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
-    monkeypatch.setattr(wal.space, "_SLICE_BYTES", SLICE_BYTES)
+    monkeypatch.setattr(wal.reserve, "SLICE_BYTES", SLICE_BYTES)
+    monkeypatch.setattr(wal.reserve, "BLOCK_BYTES", BLOCK_BYTES)
     logger.disable("wal")
     trial = Trial(Random(6), ROOMY)
     with trial.loop:
@@ -85,6 +88,103 @@ def test_on_a_full_disk_essential_records_fill_a_segment_and_a_snapshot_from_the
     assert owner.history.floor == len(owner.history.contents)
     served = trial.open(owner.disk, owner.history)
     assert served.log.report.was_clean
+
+
+def test_what_others_take_while_a_segment_is_taken_from_the_reserve_costs_nothing_of_it(trial: Trial) -> None:
+    """Whatever is free for a moment is gone: the reserve must not give up more than is needed."""
+    owner = open_on(ModelDisk())
+    owner.publish()
+    turn(owner)
+    fill(owner.disk)
+    while len(owner.log.segments()) < ROOMY.snapshot_bytes // ROOMY.segment_bytes:
+        owner.append([owner._published(100)], essential=True)
+        turn(owner)
+        fill(owner.disk)
+    assert owner.history.floor == owner.log.last_sequence
+    owner.disk.kill()
+    trial.open(owner.disk, owner.history)
+
+
+def test_starts_on_a_full_disk_do_not_use_up_the_reserve(trial: Trial) -> None:
+    owner = open_on(ModelDisk())
+    owner.publish()
+    turn(owner)
+    before = reserved(owner.disk)
+    fill(owner.disk)
+    for _ in range(2 * before // SLICE_BYTES):
+        owner.disk.kill()
+        owner = trial.open(owner.disk, owner.history)
+        fill(owner.disk)
+    assert before > 0
+    assert reserved(owner.disk) > before - 2 * SLICE_BYTES
+
+
+def reserved(disk: ModelDisk) -> int:
+    return sum(len(disk.names[f"{DIRECTORY}/{name}"].cache) for name in disk.list(DIRECTORY) if is_piece(name))
+
+
+def test_a_log_that_starts_on_a_full_disk_takes_no_publishes_from_the_first_moment_on(trial: Trial) -> None:
+    """What it takes before it has looked at the disk goes into the reserve, a bit more with each start."""
+    owner = open_on(ModelDisk())
+    owner.publish()
+    turn(owner)
+    assert not owner.log.is_short_of_space
+    fill(owner.disk)
+    owner.disk.kill()
+    owner = trial.open(owner.disk, owner.history)
+    with pytest.raises(DiskFull):
+        owner.publish()
+
+
+def test_a_log_that_starts_with_space_takes_publishes_from_the_first_moment_on(trial: Trial) -> None:
+    owner = open_on(ModelDisk())
+    assert not owner.log.is_short_of_space
+    owner.publish()
+
+
+def test_who_fills_the_disk_by_publishing_is_refused_from_the_next_segment_on(trial: Trial) -> None:
+    """Not at the next look at the disk: much can be published until then."""
+    owner = Owner(ModelDisk(), History(), Random(3), replace(ROOMY, soft_free_bytes=3 * ROOMY.segment_bytes))
+    turn(owner)
+    fill(owner.disk)
+    owner.disk.capacity += 5 * ROOMY.segment_bytes
+    while not owner.log.is_short_of_space:  # the clock stands still
+        owner.publish(size=100)
+        owner.log.pump()
+    assert owner.disk.free_bytes("") > ROOMY.segment_bytes
+    assert reserved(owner.disk) == ROOMY.segment_bytes + ROOMY.snapshot_bytes
+
+
+@pytest.mark.parametrize("segment_bytes", [1024, 3000, 8192, 16384])
+def test_a_reserve_that_was_made_for_other_segments_is_made_anew_and_no_larger(
+    segment_bytes: int, trial: Trial
+) -> None:
+    """As is the single file that older versions left."""
+    owner = open_on(ModelDisk())
+    turn(owner)
+    owner.log.close()
+    other = Owner(owner.disk, owner.history, Random(3), replace(ROOMY, segment_bytes=segment_bytes))
+    turn(other)
+    assert reserved(other.disk) == segment_bytes + ROOMY.snapshot_bytes
+    other.log.close()
+    for name in filter(is_piece, owner.disk.list(DIRECTORY)):
+        owner.disk.unlink(f"{DIRECTORY}/{name}")
+    fd = owner.disk.create(f"{DIRECTORY}/{RESERVE}")
+    owner.disk.allocate(fd, ROOMY.segment_bytes + ROOMY.snapshot_bytes)
+    owner.disk.close(fd)
+    owner = trial.open(owner.disk, owner.history)
+    turn(owner)
+    assert reserved(owner.disk) == ROOMY.segment_bytes + ROOMY.snapshot_bytes
+
+
+def test_a_new_log_starts_with_less_room_than_a_segment(trial: Trial) -> None:
+    disk = ModelDisk()
+    disk.capacity = 4 * SLICE_BYTES
+    owner = open_on(disk)
+    assert owner.log.is_short_of_space
+    owner.publish(essential=True)
+    turn(owner)
+    assert owner.history.floor == 1
 
 
 def test_when_even_the_reserve_is_used_up_the_group_waits_and_goes_on_by_itself(trial: Trial) -> None:
@@ -177,14 +277,14 @@ def test_a_segment_that_is_written_again_in_place_without_a_sync_is_caught(
 def test_a_reserve_that_is_used_before_its_new_name_is_durable_is_caught(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Space._take_reserve
+    whole = Reserve.take
 
-    def take_reserve(self: Space, path: str, size: int) -> int:
+    def take(self: Reserve, path: str, size: int) -> int:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(self._disk, "sync_directory", lambda path: None)
             return whole(self, path, size)
 
-    monkeypatch.setattr(Space, "_take_reserve", take_reserve)
+    monkeypatch.setattr(Reserve, "take", take)
     with pytest.raises(AssertionError, match="the reserve holds something"):
         cut_on_a_full_disk(trial)
 
@@ -202,8 +302,8 @@ def cut_on_a_full_disk(trial: Trial) -> int:
         for state in owner.disk.crash_states(trial.rng, 4):
             count += 1
             # It is renamed when it is used: should the new name be lost, the old one must not lead to frames.
-            reserve = state.names.get(f"{DIRECTORY}/{RESERVE}")
-            assert reserve is None or not any(reserve.cache), "the reserve holds something"
+            pieces = [file for path, file in state.names.items() if path.startswith(f"{DIRECTORY}/{RESERVE}")]
+            assert not any(any(piece.cache) for piece in pieces), "the reserve holds something"
             trial.open(state, history)
 
     for _ in range(6):

@@ -252,6 +252,29 @@ def write_file(disk: Disk, path: str, data: bytes) -> None:
         disk.close(fd)
 
 
+def allocate_file(disk: Disk, path: str, size: int) -> bool:
+    """Make a file of zeros, or make it larger; False, and no new file, where the disk is full."""
+    is_new = False
+    fd = -1
+    try:
+        try:
+            fd = disk.open(path)
+        except FileNotFoundError:
+            fd = disk.create(path)
+            is_new = True
+        disk.allocate(fd, size)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        if is_new:
+            disk.unlink(path)
+        return False
+    finally:
+        if fd >= 0:
+            disk.close(fd)
+    return True
+
+
 def read_file(disk: Disk, path: str) -> bytes:
     fd = disk.open_read_only(path)
     try:

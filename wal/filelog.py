@@ -188,6 +188,10 @@ class FileLog:
         self._drive.start()
 
     @property
+    def is_short_of_space(self) -> bool:
+        return self._space.is_short
+
+    @property
     def likely_seconds(self) -> float:
         return self._drive.likely_seconds
 

@@ -89,6 +89,11 @@ class Log(Protocol):
         ...
 
     @property
+    def is_short_of_space(self) -> bool:
+        """Whether only essential records are taken now; asked before each publish."""
+        ...
+
+    @property
     def likely_seconds(self) -> float:
         """How long it is likely to take until a little that is appended is durable; a guess."""
         ...

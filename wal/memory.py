@@ -44,6 +44,7 @@ class MemoryLog:
         self.uuid = uuid.uuid4()
         self.is_held = is_held
         self.max_record_bytes = max_record_bytes
+        self.is_short_of_space = False
         self.last_sequence = 0
         self.written = 0
         self.synced = 0
@@ -201,7 +202,7 @@ class MemoryLog:
             segments=0,
             bytes=self._bytes - self._freed_bytes,
             free_bytes=UNLIMITED,
-            is_short_of_space=False,
+            is_short_of_space=self.is_short_of_space,
             replay_bytes=self._bytes - self._snapshot_bytes,
             fsync_count=0,
             fsync_seconds=0.0,
