@@ -65,6 +65,9 @@ class OrderedMachine(RuleBasedStateMachine):
         self.held: list[Held] = []
         self.seen: dict[str, int] = {}
         self.owners: dict[int, str] = {}  # of this start: who got something of a partition last
+        self.turns: dict[str, int] = {}  # of the last pull of each member, as far as the broker knows it
+        self.last_turn = 0
+        self.astray: set[str] = set()  # an answer to these was lost
         for partition in range(PARTITIONS):
             self.publish(partition, 8)
 
@@ -85,6 +88,7 @@ class OrderedMachine(RuleBasedStateMachine):
         for member, seen in list(self.seen.items()):
             if seen < self.hand.clock.us - SESSION_MS * 1000:
                 self.drop(member)
+                self.turns.pop(member, None)
 
     # ------------------------------------------------------------ what happens
 
@@ -94,10 +98,20 @@ class OrderedMachine(RuleBasedStateMachine):
         self.hand.ask(publish("a", *texts, partition=partition))
         self.published[partition] += size
 
-    @rule(member=st.sampled_from(MEMBERS), most=st.integers(1, 6))
-    def pull(self, member: str, most: int) -> None:
-        reply = self.hand.ask(Pull("a", "g", member, max_messages=most))
+    def ask_for(self, member: str, most: int, *, afresh: bool) -> Any:
+        self.last_turn += 1
+        self.turns[member] = self.last_turn
+        reply = self.hand.ask(Pull("a", "g", member, max_messages=most, turn=self.last_turn, afresh=afresh))
         self.seen[member] = self.hand.clock.us
+        return reply
+
+    @rule(member=st.sampled_from(MEMBERS), most=st.integers(1, 6), afresh=st.booleans())
+    def pull(self, member: str, most: int, afresh: bool) -> None:
+        if afresh := afresh or member in self.astray:
+            self.astray.discard(member)
+            for held in self.held:
+                held.is_over = held.is_over or held.member == member
+        reply = self.ask_for(member, most, afresh=afresh)
         for pulled in reply.batches:
             held = Held(member, reply.generation, pulled)
             assert pulled.partition in reply.assigned
@@ -110,6 +124,19 @@ class OrderedMachine(RuleBasedStateMachine):
             assert max(waits) <= self.hand.clock.us, "before its backoff is over"
             self.held.append(held)
             self.owners[pulled.partition] = member
+
+    @rule(member=st.sampled_from(MEMBERS), most=st.integers(1, 6))
+    def pull_and_lose_the_answer(self, member: str, most: int) -> None:
+        self.ask_for(member, most, afresh=False)
+        self.astray.add(member)
+
+    @rule(member=st.sampled_from(MEMBERS), before=st.integers(0, 2))
+    def pull_late(self, member: str, before: int) -> None:
+        turn = self.turns.get(member, 0) - before
+        if turn > 0:
+            asked = self.hand.send(Pull("a", "g", member, turn=turn, afresh=bool(before)))
+            self.hand.settle()
+            assert isinstance(asked.answer, LeaseLost), "a pull that was on its way for too long"
 
     @precondition(lambda self: self.held)
     @rule(which=st.integers(0, 5))
@@ -161,8 +188,9 @@ class OrderedMachine(RuleBasedStateMachine):
 
     @rule(member=st.sampled_from(MEMBERS))
     def leave(self, member: str) -> None:
-        self.hand.ask(Leave("a", "g", member))
+        self.hand.ask(Leave("a", "g", member, self.turns.get(member, 0)))
         self.drop(member)
+        self.astray.discard(member)
 
     @rule(ms=st.sampled_from([100, 1000, 6000, 11_000]))
     def time_passes(self, ms: int) -> None:
@@ -172,6 +200,7 @@ class OrderedMachine(RuleBasedStateMachine):
     def crash(self) -> None:
         self.hand = self.hand.crash()
         self.owners = {}
+        self.turns = {}
         for member in MEMBERS:
             self.drop(member)
 
@@ -200,8 +229,10 @@ TestOrderedMachine.settings = settings(max_examples=60, stateful_step_count=40, 
         (Ownership, "check", lambda *_: None),
         (Ownership, "pulled_by", lambda self, member: list(range(PARTITIONS))),
         (Group, "_is_busy", lambda *_: False),
+        (Group, "take_turn", lambda self, name, turn, now, limit: self.touch(name, now, limit)),
+        (Group, "give_back_all", lambda *_: None),
     ],
-    ids=["no fencing", "no ownership", "moves while it is busy"],
+    ids=["no fencing", "no ownership", "moves while it is busy", "no turns", "gives nothing back"],
 )
 def test_planted_a_group_without_one_of_its_rules_is_caught(
     owner: type, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch
