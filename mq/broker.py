@@ -303,7 +303,7 @@ class Broker:
             channel = self.state.channels.get(getattr(touched, "channel", ""))
             group = channel.groups.get(getattr(touched, "group", "")) if channel else None
             if group is not None:
-                if isinstance(touched, Leave):
+                if isinstance(touched, Leave) and touched.member not in group.members:
                     self._pulls.end_of_member(group, touched.member)
                 self._pulls.wake(group)
         if isinstance(command, (DeleteChannel, DeleteGroup)):

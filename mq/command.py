@@ -143,6 +143,7 @@ class Pull(NamedTuple):
     group_id: int = 0  # of an answer before; 0: whichever group has the name, made where there is none
     turn: int = 0  # of a member, rising from pull to pull; 0: this one is not numbered
     afresh: bool = False  # what the member holds is given back first
+    since: int = 0  # the first turn of whoever pulls; another one: somebody else had the member's name
 
 
 # ---------------------------------------------------------------- leases

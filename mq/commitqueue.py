@@ -302,13 +302,14 @@ class CommitQueue:
         """Let the log do what it put off. Where more came meanwhile it goes first, and vouches for what is durable."""
         if self._records or self._has_failed:
             return
-        before, self._is_early = self._log.synced, False
+        before, due, self._is_early = self._log.synced, self.last, False
         try:
             self._log.rest(self._leisure.patience(), self._make_ready)
         finally:
-            self._burn_before(self.last)
+            self._burn_before(due)
         if self._log.synced > before:
             self._tell_synced()
+            self._loop.call_soon(self._rest)  # once more, for the watermark
 
     def _burn_before(self, due: int) -> None:
         """Answers that were made ready for a sync which did not come never leave."""
@@ -402,6 +403,8 @@ class CommitQueue:
         self._try("what follows a sync went wrong", self._on_synced, synced)
         self._release(self._waiting, synced)
         self._release(self._waiting_os, max(written, synced))
+        if not self._waiting:
+            self._needs_sync = False  # who wanted it has it
         if self.post is not None:
             self._try("answers could not be sent", self.post.send)
         if self._records and len(self._pace) < GROUPS_IN_FLIGHT and not self._is_flush_planned:

@@ -24,13 +24,13 @@ REMEMBERED_TURNS = 1024  # of members that have left, so that a late pull does n
 class Member:
     """One consumer. `leased` counts the messages that are out with it."""
 
-    __slots__ = ("leased", "name", "seen_us", "turn")
+    __slots__ = ("leased", "name", "seen_us", "since", "turn")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.seen_us = 0
         self.leased = 0
-        self.turn = 0  # of the last pull that numbers itself
+        self.turn = self.since = 0  # of the last pull that numbers itself, and of its consumer's first
 
 
 class Group:
@@ -89,23 +89,36 @@ class Group:
         member.seen_us = self.seen_us = max(now, self.seen_us)
         return member
 
-    def take_turn(self, name: str, turn: int, now: int, limit: int) -> None:
-        """A pull that numbers itself begins. Raises LeaseLost where it is late: another came, or the member left."""
+    def take_turn(self, name: str, turn: int, since: int, now: int, limit: int) -> bool:
+        """A pull that numbers itself begins; returns whether somebody else had the name of its member.
+
+        Raises LeaseLost where it is late: another came, or the member has left.
+        """
         known = self.members.get(name)
         if turn <= (self._turns.get(name, 0) if known is None else known.turn):
             raise LeaseLost(f"a later pull of member {name!r} came before this one, or another goes by its name")
-        self.touch(name, now, limit).turn = turn
+        member = self.touch(name, now, limit)
+        is_another = known is not None and known.since != since
+        member.turn, member.since = turn, since
+        return is_another
 
     def leave(self, name: str, turn: int) -> bool:
-        """A member goes, and what it holds is given back; false: there is none of that name."""
+        """A member goes, and what it holds is given back; false: there is none, or another goes by the name by now."""
+        member = self.members.get(name)
+        if member is not None and 0 < turn < member.turn:
+            return False
         self.give_back_all(name)
+        self.remove(name, turn)
+        return member is not None
+
+    def remove(self, name: str, turn: int = 0) -> None:
+        """A member is gone. Its turns are remembered, so that a late pull does not bring it back."""
         member = self.members.pop(name, None)
         last = max(turn, member.turn if member else 0)
         if last:
             self._turns[name] = max(last, self._turns.pop(name, 0))
             if len(self._turns) > REMEMBERED_TURNS:
                 self._turns.popitem(last=False)
-        return member is not None
 
     def balance(self, start_id: int) -> None:
         """Ordered groups: partitions follow the members. `start_id` keeps the generations of two starts apart."""

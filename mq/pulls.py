@@ -21,7 +21,7 @@ from mq.longpoll import Key, LongPoll, LongPolls
 from mq.owner import Owner
 from mq.readback import Readback
 from mq.reply import Leased, PullReply, Reply
-from mq.settlement import release
+from mq.settlement import decide_takeover, release
 
 
 class Pulls:
@@ -74,10 +74,14 @@ class Pulls:
 
     def _take_turn(self, group: Group, pull: Pull) -> None:
         """A member's pulls before this one are over: whoever waits for their answers does so in vain."""
-        group.take_turn(pull.member, pull.turn, self._clock.now_us(), self._owner.limits.members)
+        now = self._clock.now_us()
+        is_another = group.take_turn(pull.member, pull.turn, pull.since, now, self._owner.limits.members)
         self.end_of_member(group, pull.member)
-        if pull.afresh:
+        if is_another:
+            self._owner.take(decide_takeover(self._state, pull, now))
+        elif pull.afresh:
             group.give_back_all(pull.member)
+        if is_another or pull.afresh:
             self.wake(group)
 
     def _park(self, poll: LongPoll) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 
 from mq.channel import Channel
-from mq.command import Ack, Commit, Extend, Leave, Nack, Receipt, Reject
+from mq.command import Ack, Commit, Extend, Leave, Nack, Pull, Receipt, Reject
 from mq.deadletter import Burial
 from mq.decision import Decision
 from mq.errors import InvalidArgument, OffsetOutOfRange
@@ -168,7 +168,7 @@ def decide_absence(state: State, now: int) -> tuple[list[Record], list[Group]]:
             for member in gone:
                 held = [(lease, lease.all_held()) for lease in group.leases.values() if lease.member == member]
                 records += _redelivered(channel, group, held, 0, now)
-                del group.members[member]
+                group.remove(member)
             if gone:
                 changed.append(group)
                 if group.is_ordered:
@@ -177,6 +177,14 @@ def decide_absence(state: State, now: int) -> tuple[list[Record], list[Group]]:
             if wait_us and not group.members and now - group.seen_us >= wait_us:
                 records.append(GroupDeleted(channel_id=channel.channel_id, group_id=group.group_id, timestamp_us=now))
     return records, changed
+
+
+def decide_takeover(state: State, command: Pull, now: int) -> Decision:
+    """Somebody else had a member's name: what that holds was delivered to it, and comes again before what follows."""
+    channel = state.channel(command.channel)
+    group = channel.group(command.group)
+    held = [(lease, lease.all_held()) for lease in group.leases.values() if lease.member == command.member]
+    return Decision(_redelivered(channel, group, held, 0, now), None)
 
 
 def _absent(group: Group, now: int) -> list[str]:

@@ -13,6 +13,7 @@ from process import wait_until
 from tcpproxy import Proxy, connected
 
 import mq
+from mq.client.backoff import Backoff
 from mq.client.pulling import MemberPull
 from mq.client.wire import WireTransport
 from mq.errors import DataLoss, LeaseLost, MqError, ResourceExhausted, Unavailable
@@ -231,10 +232,16 @@ def test_what_the_broker_answers_is_no_pull_without_an_answer(error: BaseExcepti
     assert (first.turn, first.afresh) == (101, False)
     pull.failed(101, error)
     assert pull.begins_afresh == begins_afresh
-    second = pb.PullRequest.FromString(pull.request(1, 0.0))
-    assert (second.turn, second.afresh) == (102, begins_afresh)
-    pull.failed(101, error)
-    assert not pull.begins_afresh, "what that got was given back since"
+    for turn in (102, 103):  # until one is answered
+        again = pb.PullRequest.FromString(pull.request(1, 0.0))
+        assert (again.turn, again.since, again.afresh) == (turn, 101, begins_afresh)
+    answer = pb.PullResponse(channel_id=1, group_id=1).SerializeToString()
+    pull.answer(answer, 102, None)
+    assert pull.begins_afresh == begins_afresh, "what that got is given back by the one after it"
+    pull.answer(answer, 103, None)
+    assert not pull.begins_afresh
+    pull.failed(102, error)
+    assert not pull.begins_afresh or not begins_afresh, "what that got was given back since"
 
 
 def test_a_member_of_a_shared_group_numbers_nothing() -> None:
@@ -340,6 +347,33 @@ def test_what_another_pull_has_given_back_is_not_handed_out(tmp_path: Path) -> N
         asyncio.run(consume(proxy, direct))
 
 
+def test_who_asks_while_another_pull_gets_over_a_lost_answer_begins_afresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Backoff, "seconds", lambda self: 0.5)
+
+    async def consume(proxy: Proxy, direct: mq.Client) -> None:
+        async with mq.AsyncClient(proxy.address) as client, await client.consumer("c", "g", ordered=True) as consumer:
+            assert len(await consumer.fetch(1, 0.0)) == 0  # it is connected, and a member
+            await asyncio.to_thread(fill, direct, 6)
+            proxy.swallow_answers()
+            first = asyncio.create_task(consumer.fetch(2, DEADLINE))
+            await asyncio.to_thread(wait_until, lambda: pending(direct) == 2)
+            first.cancel()  # its pull goes on, and hears of the end of its connection
+            proxy.heal()
+            await asyncio.to_thread(wait_until, lambda: consumer._as.pull.begins_afresh)
+            seen: list[int] = []
+            while len(seen) < 6:
+                batch = await consumer.fetch(2, 0.0)
+                seen += [message.offset for message in batch]
+                await batch.ack()
+                await consumer.flush()
+            assert seen == list(range(6))
+
+    with ordered(tmp_path, 0) as (_, proxy, direct):
+        asyncio.run(consume(proxy, direct))
+
+
 # ---------------------------------------------------------------- names
 
 
@@ -350,10 +384,15 @@ def test_who_comes_later_under_a_name_takes_it_over(tmp_path: Path) -> None:
         direct.consumer("c", "g", ordered=True, member="one") as after,
     ):
         assert [message.offset for message in before.fetch(2, timeout=DEADLINE)] == [0, 1]
-        assert [message.offset for message in after.fetch(2, timeout=DEADLINE)] == [2, 3]
+        first = after.fetch(2, timeout=DEADLINE)
+        assert [(message.offset, message.delivery_count) for message in first] == [(0, 2), (1, 2)]
         with pytest.raises(LeaseLost, match="another goes by its name"):
             before.fetch(2, timeout=DEADLINE)
-        assert [message.offset for message in after.fetch(2, timeout=DEADLINE)] == [4, 5]
+        before.close()
+        assert [message.offset for message in after.fetch(4, timeout=DEADLINE)] == [2, 3, 4, 5]
+        first.ack()
+        after.flush()
+        assert after.lost == 0
 
 
 def test_a_pull_that_comes_after_its_member_has_left_brings_nobody_back(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from mq.pb import mq_pb2 as pb
 from mq.state import State
 from wal import FileLog, Options
 from wal.disk import DirectDisk
+from wal.pb.wal_pb2 import Expired
 
 __all__ = ["all_stopped"]
 
@@ -151,6 +152,50 @@ def test_a_message_whose_sync_came_when_there_was_time_is_burnt_when_that_fails(
     assert asked.answer.durable == OS
     assert len(hand.post.burnt) == 1
     assert not pulled.is_answered
+
+
+def test_a_record_that_is_made_meanwhile_does_not_burn_what_is_true(
+    hand: EarlyBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull may put on record that something has expired: that is not durable yet, all before it is."""
+    pulled = waiting_pull(hand)
+    queue = hand.broker.owner.queue
+    honest = queue.on_written
+
+    def show(last: int) -> None:
+        honest(last)
+        monkeypatch.setattr(queue, "on_written", honest)
+        hand.broker.owner.note(Expired(channel_id=1, partition=0))
+
+    monkeypatch.setattr(queue, "on_written", show)
+    hand.send(publish("a", "x", durability=OS))
+    wait_until(lambda: hand.spin() or pulled.is_answered)
+    assert contents(pulled.answer) == ["x"]
+    assert not hand.post.burnt
+
+
+def test_nobody_waits_for_a_sync_because_a_message_was_delivered(
+    hand: EarlyBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs: list[bool] = []
+    honest = hand.log.append
+
+    def append(records: Any, *, sync: bool, **how: Any) -> int:
+        syncs.append(sync)
+        return honest(records, sync=sync, **how)
+
+    monkeypatch.setattr(hand.log, "append", append)
+    for _ in range(4):
+        pulled = waiting_pull(hand)
+        hand.send(publish("a", "x", durability=OS))
+        wait_until(lambda: hand.spin() or pulled.is_answered)  # noqa: B023
+    assert syncs == [False] * 4
+
+
+def test_the_watermark_tells_of_what_was_synced_when_there_was_time(hand: EarlyBroker) -> None:
+    hand.send(publish("a", "x", durability=OS))
+    wait_until(lambda: hand.spin() or hand.log.synced == hand.log.last_sequence)
+    wait_until(lambda: hand.spin() or not hand.log._writer.has_news)
 
 
 def test_what_was_made_ready_is_burnt_when_the_sync_fails(hand: EarlyBroker, disk: WatchedDisk) -> None:

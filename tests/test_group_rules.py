@@ -496,6 +496,41 @@ def test_who_begins_afresh_leaves_to_others_what_is_theirs(hand: HandBroker) -> 
     hand.ask(Ack("a", "g", "n", receipts(yours)))
 
 
+def test_who_takes_over_a_name_gets_what_was_out_in_its_order_and_it_counts(ordered: HandBroker) -> None:
+    kept = pull(ordered, 5, turn=11, since=10)
+    waiting = ordered.send(Pull("a", "g", "m", partition=3, max_wait_ms=60_000, turn=12, since=10))
+    again = pull(ordered, 100, turn=21, since=20)
+    seen: dict[int, list[int]] = {number: [] for number in range(4)}
+    counts: dict[tuple[int, int], int] = {}
+    for batch in again.batches:
+        here = range(batch.base_offset, batch.base_offset + batch.count)
+        seen[batch.partition] += here
+        counts |= {(batch.partition, offset): batch.delivery_count for offset in here}
+    assert all(each == [0, 1, 2] for each in seen.values())
+    out = {(batch.partition, offset) for each in (kept, waiting.answer) for batch in each.batches for offset in [0]}
+    assert all(counts[place] == 2 for place in out)
+    assert sorted(counts.values()).count(1) == 12 - len(offsets(kept)) - len(offsets(waiting.answer))
+    with pytest.raises(LeaseLost):
+        ordered.ask(Ack("a", "g", "m", receipts(kept)))
+
+
+def test_who_lost_its_name_takes_nothing_from_whoever_has_it_when_it_leaves(ordered: HandBroker) -> None:
+    pull(ordered, 2, turn=11, since=10)
+    mine = pull(ordered, 100, turn=21, since=20)
+    waiting = ordered.send(Pull("a", "g", "m", max_wait_ms=60_000, turn=22, since=20))
+    ordered.ask(Leave("a", "g", "m", turn=12))
+    assert not waiting.is_answered
+    assert ordered.ask(Ack("a", "g", "m", receipts(mine))).acked == 12
+
+
+def test_a_late_pull_does_not_bring_back_a_member_that_is_gone(ordered: HandBroker) -> None:
+    pull(ordered, 2, turn=5)
+    ordered.tick(11_000)
+    with pytest.raises(LeaseLost):
+        pull(ordered, 2, turn=5)
+    assert not ordered.state.channels["a"].groups["g"].members
+
+
 def test_a_late_pull_does_not_bring_back_a_member_that_left(ordered: HandBroker) -> None:
     pull(ordered, 2, turn=5)
     ordered.ask(Leave("a", "g", "m", turn=7))

@@ -31,6 +31,7 @@ class Drive:
         self._baton = threading.Lock()
         self._handed = self._done = 0  # items of the owner's
         self._is_over = False
+        self._is_lingering = False  # the thread has written what it has not synced
         self._thread = threading.Thread(target=self._run, name="wal-writer", daemon=True) if is_threaded else None
 
     def start(self) -> None:
@@ -152,7 +153,7 @@ class Drive:
         items: list[Item] = []
         size = 0
         try:
-            item = self._queue.get(timeout=LINGER_SECONDS if self._writer.has_unsynced else TEND_SECONDS)
+            item = self._queue.get(timeout=LINGER_SECONDS if self._is_lingering else TEND_SECONDS)
         except queue.Empty:
             with self._baton:
                 return self._try(self._tend)
@@ -172,12 +173,17 @@ class Drive:
         self._writer.process(items)
         is_idle = self._queue.empty()
         self._writer.settle(is_idle=is_idle)
+        self._is_lingering = self._writer.has_unsynced
         self._done += sum(not isinstance(each, Task) for each in items)
         if not is_last:
             self._writer.tend(is_idle=is_idle)
 
     def _tend(self) -> None:
-        self._writer.rest()
+        if self._writer.quiet_seconds >= LINGER_SECONDS:
+            self._writer.rest()
+        else:
+            self._writer.settle(is_idle=True)  # the owner writes, and will sync
+        self._is_lingering = self._is_lingering and self._writer.has_unsynced
         self._writer.tend(is_idle=True)
 
     def _try(self, act: Callable[[], None]) -> bool:

@@ -86,8 +86,12 @@ class Space:
         self.is_short = True
         self._reserve.fill()
         fd = self._reserve.take(path, size)
-        if size > self._segment_bytes:
-            self.with_room(lambda: self._disk.allocate(fd, size))
+        try:
+            if size > self._segment_bytes:
+                self.with_room(lambda: self._disk.allocate(fd, size))
+        except OSError:
+            self._disk.close(fd)
+            raise
         return fd
 
     def _allocate(self, path: str, size: int) -> bool:
@@ -105,9 +109,8 @@ class Space:
     def with_room(self, act: Callable[[], T]) -> T:
         """Run something that writes a small file, giving up slices of the reserve while the disk is full.
 
-        They are of no use to a segment, which takes what there is.
-
-        What it leaves of them, as a manifest does that replaces another, is put aside again before others take it.
+        Not for a segment that found no piece: it takes what there is, and slices are of no use to it. What is left of
+        them, as by a manifest that replaces another, is put aside again before others take it.
         """
         is_cut = False
         while True:

@@ -85,10 +85,10 @@ class AsyncConnection:
                 pause = backoff.seconds()
                 if self._closed.is_set() or loop.time() + pause >= end:
                     raise
+            if before_retry is not None:
+                request = before_retry()  # before the pause, in which others may ask
             if await self.pause(pause):
                 raise Unavailable("the client was closed")
-            if before_retry is not None:
-                request = before_retry()
 
     def submit(self, method: str, request: bytes) -> asyncio.Future[bytes] | None:
         """One try, without a task, where there is a transport to send on at once; else None. Raises MqError."""

@@ -287,12 +287,12 @@ class AsyncConsumer:
 
         try:
             data = await self._own.call(PULL, request(), wait=wait, timeout=timeout, before_retry=again)
+            pulled = pull.answer(data, turn, self._as.codec)
         except BaseException as error:
             pull.failed(turn, error)
             if isinstance(error, LeaseLost) and turn < pull.turn:
                 return Pulled.nothing(self._assigned)  # it came after that other
             raise
-        pulled = pull.answer(data, self._as.codec)
         if pull.is_void(turn):
             return Pulled.nothing(self._assigned)
         self._keeper.hold(pulled.deliveries, self._own.start_id)

@@ -106,10 +106,10 @@ class Connection:
                 pause = backoff.seconds()
                 if self._closed.is_set() or time.monotonic() + pause >= end:
                     raise
-            if self._closed.wait(pause):
-                raise Unavailable("the client was closed")
             if before_retry is not None:
                 request = before_retry()
+            if self._closed.wait(pause):
+                raise Unavailable("the client was closed")
 
     def transport(self) -> Transport:
         """A transport that worked when it was last used. Raises Unavailable after one try of each address."""

@@ -367,7 +367,7 @@ class Consumer:
 
         try:
             data = own.call(PULL, request(), wait=wait, timeout=timeout, before_retry=again, once=once)
-            pulled = pull.answer(data, self._as.codec)
+            pulled = pull.answer(data, pull.turn, self._as.codec)
             self._keeper.hold(pulled.deliveries, own.start_id)
         except BaseException as error:
             pull.failed(pull.turn, error)

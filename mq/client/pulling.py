@@ -55,8 +55,8 @@ class MemberPull:
         self.group = group
         self.member = member
         self.turn = turn  # of the last pull
-        self._is_ordered = turn > 0
-        self._is_astray = False  # a pull got no answer
+        self._since = turn + 1 if turn else 0
+        self._is_astray = False  # a pull got no answer, nor one that began afresh after it
         self._afresh = 0  # the turn that began afresh last
         self._start = start
         self._channel_id = self._group_id = 0
@@ -64,15 +64,15 @@ class MemberPull:
     @property
     def begins_afresh(self) -> bool:
         """Whether the next pull does, and what is held until then is to be forgotten."""
-        return self._is_ordered and self._is_astray
+        return self._since > 0 and self._is_astray
 
     def request(self, max_messages: int, wait_seconds: float, max_bytes: int = 0) -> bytes:
         """The next pull."""
         afresh = self.begins_afresh
-        if self._is_ordered:
+        if self._since:
             self.turn += 1
         if afresh:
-            self._is_astray, self._afresh = False, self.turn
+            self._afresh = self.turn
         return pb.PullRequest(
             channel=self.channel,
             group=self.group,
@@ -85,6 +85,7 @@ class MemberPull:
             group_id=self._group_id,
             turn=self.turn,
             afresh=afresh,
+            since=self._since,
         ).SerializeToString()
 
     def leave(self) -> bytes:
@@ -109,8 +110,10 @@ class MemberPull:
         if not is_answer:
             self.lost(turn)
 
-    def answer(self, data: bytes, codec: Codec | None) -> Pulled:
+    def answer(self, data: bytes, turn: int, codec: Codec | None) -> Pulled:
         answer = read_answer(data, self.channel, self.group, codec)
+        if not self.is_void(turn):
+            self._is_astray = False
         self._channel_id, self._group_id = answer.channel_id, answer.group_id
         return answer
 

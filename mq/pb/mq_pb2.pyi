@@ -231,7 +231,7 @@ class Placement(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., indexes: _Optional[_Iterable[int]] = ..., schedule_id: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("channel", "group", "member", "max_messages", "max_bytes", "max_wait_ms", "partition", "start", "positions", "channel_id", "group_id", "turn", "afresh")
+    __slots__ = ("channel", "group", "member", "max_messages", "max_bytes", "max_wait_ms", "partition", "start", "positions", "channel_id", "group_id", "turn", "afresh", "since")
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +245,7 @@ class PullRequest(_message.Message):
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
     AFRESH_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
     channel: str
     group: str
     member: str
@@ -258,7 +259,8 @@ class PullRequest(_message.Message):
     group_id: int
     turn: int
     afresh: bool
-    def __init__(self, channel: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., partition: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., channel_id: _Optional[int] = ..., group_id: _Optional[int] = ..., turn: _Optional[int] = ..., afresh: bool = ...) -> None: ...
+    since: int
+    def __init__(self, channel: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., partition: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., channel_id: _Optional[int] = ..., group_id: _Optional[int] = ..., turn: _Optional[int] = ..., afresh: bool = ..., since: _Optional[int] = ...) -> None: ...
 
 class PullResponse(_message.Message):
     __slots__ = ("batches", "next_offset", "next", "generation", "assigned", "channel_id", "group_id")

@@ -96,8 +96,8 @@ def pull(request: bytes, edge: Edge) -> command.Pull:
             raise InvalidArgument("a group has its own positions: seek it instead")
     elif message.member or message.turn or message.group_id:
         raise InvalidArgument("member, turn and group_id need a group")
-    if message.afresh and not message.turn:
-        raise InvalidArgument("afresh needs a turn")
+    if (message.afresh or message.since) and not message.turn:
+        raise InvalidArgument("afresh and since need a turn")
     return command.Pull(
         message.channel,
         message.group,
@@ -112,6 +112,7 @@ def pull(request: bytes, edge: Edge) -> command.Pull:
         message.group_id,
         message.turn,
         message.afresh,
+        message.since,
     )
 
 
