@@ -70,10 +70,10 @@ class Draft:
     def step(self) -> bool:
         """Encode the next few ahead; false: there is nothing more to gain by that."""
         # Groups come last: where ranges become many that were few, a chunk becomes large.
-        for section in (self._producers, self._schedules, self._partitions, self._groups):
-            if section.step():
-                return True
-        self._rounds += 1
+        first = (self._producers, self._schedules, self._partitions, self._groups)
+        if not self._rounds and any(section.step() for section in first):
+            return True
+        self._rounds += 1  # from here on what is new counts as changed, or there might be no end
         left = sum([section.again(AGAIN) for section in self._sections()])
         return left > 0 and self._rounds < ROUNDS
 
@@ -224,7 +224,7 @@ class _Schedules:
             if at == len(self._ids):
                 self._ids.append(number)
             self._stale.add(at // CHUNK)
-        for chunk in sorted(self._stale)[:most]:
+        for chunk in sorted(self._stale)[:most]:  # in order: each new one is the next
             self._encode(chunk)
             self._stale.discard(chunk)
         return len(self._stale)
