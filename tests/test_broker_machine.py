@@ -66,12 +66,12 @@ class Model:
 
 class BrokerMachine(RuleBasedStateMachine):
     leases = Bundle("leases")
-    patches: list[Any] = []
 
     @initialize(held=st.booleans(), small=st.booleans(), drafted=st.booleans())
     def begin(self, held: bool, small: bool, drafted: bool) -> None:
+        self.patches: list[Any] = []
         if drafted:  # every snapshot is made in many steps
-            self.patches = [patch("mq.snapshotter.is_large", lambda channel: True)]
+            self.patches += [patch("mq.snapshotter.is_large", lambda channel: True)]
             self.patches += [patch("mq.draft.STEP", 2), patch("mq.draft.CHUNK", 1), patch("mq.draft.AGAIN", 1)]
             for each in self.patches:
                 each.start()
@@ -588,8 +588,8 @@ class BrokerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "hand"):
             self.hand.stop()
-        for each in self.patches:
-            each.stop()
+            for each in self.patches:
+                each.stop()
 
 
 TestBrokerMachine = BrokerMachine.TestCase

@@ -392,8 +392,8 @@ def test_a_broker_that_can_not_be_closed_well_closes_its_log_all_the_same(
         log_broker = Broker(FileLog.open(tmp_path), SystemClock(), Limits())
         await log_broker.start()
         log_broker._agenda.stop()
-        with monkeypatch.context() as patch, pytest.raises(ValueError, match="strange"):
-            patch.setattr(Broker, "drain", fail)
+        monkeypatch.setattr(Broker, "drain", fail)
+        with pytest.raises(ValueError, match="strange"):
             await log_broker.close()
 
     asyncio.run(start_and_close())
