@@ -186,7 +186,8 @@ class Broker:
                     await self._queue.drained()
         except TimeoutError:
             logger.warning("the log did not take everything in time: it is closed as it is")
-        await asyncio.get_running_loop().run_in_executor(None, self.log.close)
+        finally:  # whatever else went wrong: nobody could open it again in this process
+            await asyncio.get_running_loop().run_in_executor(None, self.log.close)
 
     # ---------------------------------------------------------------- commands
 

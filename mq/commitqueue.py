@@ -24,7 +24,7 @@ from mq.vigil import Vigil
 from wal.errors import RecordTooLarge, WalError
 from wal.log import Log
 from wal.pb.wal_pb2 import Atomic, ChannelSnapshot, DeadLettered, Published, SnapshotEnd
-from wal.record import Carried, Record
+from wal.record import Carried, Encoded, Record
 
 Answer = Reply | MqError
 Done = Callable[[Answer], None]
@@ -351,12 +351,13 @@ class CommitQueue:
         try:
             return self._log.append(records, sync=sync, essential=True, patience=patience, meanwhile=self._make_ready)
         except RecordTooLarge as error:
-            if not any(isinstance(record, ChannelSnapshot) for record in records):
+            if not any(isinstance(record, (ChannelSnapshot, Encoded)) for record in records):
                 raise
             self.on_snapshot_refused(error)
             # The records behind have their sequences already: a first part that no other follows says nothing.
             blank = ChannelSnapshot(more=True)
-            kept = [blank if isinstance(record, (ChannelSnapshot, SnapshotEnd)) else record for record in records]
+            void = (ChannelSnapshot, Encoded, SnapshotEnd)  # only snapshots are encoded ahead
+            kept = [blank if isinstance(record, void) else record for record in records]
             return self._log.append(kept, sync=sync, essential=True)
 
     def _make_ready(self) -> None:

@@ -5,12 +5,14 @@ Durable: `offset`, `acked`, `retries`. Volatile: `next` and `returned`, because 
 
 from __future__ import annotations
 
-from mq.ranges import RangeSet
+from collections.abc import Callable
+
+from mq.ranges import END, RangeSet
 from mq.retry import Retries
 
 
 class Cursor:
-    __slots__ = ("acked", "next", "offset", "retries", "returned")
+    __slots__ = ("acked", "next", "offset", "on_change", "retries", "returned")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset  # everything before it is done
@@ -18,6 +20,7 @@ class Cursor:
         self.retries = Retries()
         self.next = offset  # everything before it was given out since the start of the process, or is known above
         self.returned = RangeSet()  # below `next`, given out and handed back as if it never had been
+        self.on_change: Callable[[int, int], None] | None = None  # told of offsets whose durable state changed
 
     def ack(self, start: int, end: int) -> int:
         """Note that a range is done; returns how many messages were not done before."""
@@ -26,6 +29,7 @@ class Cursor:
             return 0
         self.retries.carve(start, end)
         self.returned.remove(start, end)
+        before = self.offset
         if start == self.offset and not self.acked:
             self.offset = end
             new = end - start
@@ -33,6 +37,8 @@ class Cursor:
             new = self.acked.add(start, end)
             self._compact()
         self.next = max(self.next, self.offset)
+        if self.on_change is not None:
+            self.on_change(start if before == self.offset else before, max(end, self.offset))
         return new
 
     def advance(self, offset: int) -> int:
@@ -45,6 +51,8 @@ class Cursor:
         self.acked.clear()
         self.retries.clear()
         self.returned.clear()
+        if self.on_change is not None:
+            self.on_change(0, END)
 
     def retry(self, start: int, end: int, count: int, not_before_us: int, is_last: bool) -> list[tuple[int, int]]:
         """Note that a delivery ended without an ack; returns what of it is not acked meanwhile.
@@ -55,6 +63,8 @@ class Cursor:
         for left, right in kept:
             self.retries.put(left, right, count, not_before_us, is_leased=is_last)
             self.returned.remove(left, right)
+        if self.on_change is not None and kept:
+            self.on_change(start, end)
         return kept
 
     def give_back(self, start: int, end: int) -> None:

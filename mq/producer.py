@@ -24,6 +24,9 @@ class Answer(NamedTuple):
     schedule_id: int = 0
 
 
+Noted = tuple[str, Answer, int]  # a producer's name, an answer, when it was seen
+
+
 class Producer:
     __slots__ = ("answers", "seen_us")
 
@@ -31,23 +34,35 @@ class Producer:
         self.seen_us = 0
         self.answers: deque[Answer] = deque()
 
+    def copy(self) -> Producer:
+        twin = Producer()
+        twin.seen_us = self.seen_us
+        twin.answers = self.answers.copy()
+        return twin
+
 
 class Producers:
     """The producers of one channel, the one longest unseen first."""
 
-    __slots__ = ("_known", "_limit", "_window", "expiry_us")
+    __slots__ = ("_known", "_limit", "_window", "expiry_us", "noted")
 
     def __init__(self, limit: int, window: int, expiry_us: int) -> None:
         self._known: OrderedDict[str, Producer] = OrderedDict()
         self._limit = limit
         self._window = window
         self.expiry_us = expiry_us
+        self.noted: list[Noted] | None = None  # since `watch`, in order; None: nobody wants to know
 
     def __len__(self) -> int:
         return len(self._known)
 
     def items(self) -> list[tuple[str, Producer]]:
         return list(self._known.items())
+
+    def watch(self) -> list[tuple[str, Producer]]:
+        """What is known now, which stays as it is from here on; what comes is in `noted`, until that is None again."""
+        self.noted = []
+        return self.items()
 
     def check(self, name: str, sequence: int, crc: int) -> list[Answer]:
         """The answers that a retry gets; none for a new publish. Raises SequenceRefused."""
@@ -74,6 +89,9 @@ class Producers:
         producer = self._known.get(name)
         if producer is None:
             producer = self._known[name] = Producer()
+        if self.noted is not None:
+            self.noted.append((name, answer, seen_us))
+            producer = self._known[name] = producer.copy()  # whoever watches has the other
         self._known.move_to_end(name)
         producer.seen_us = seen_us
         answers = producer.answers

@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+END = 1 << 63  # behind every offset
 BLOCK = 512  # ranges; one with twice as many is split
 
 
@@ -127,6 +128,18 @@ class RangeSet:
             if index < len(starts):
                 return starts[index]
         return self._heads[at] if at < len(self._heads) else default
+
+    def start_of(self, offset: int, index: int, default: int) -> int:
+        """Where that many ranges after the first that starts at or after an offset, another one does."""
+        at = max(0, bisect_right(self._heads, offset) - 1)
+        while at < len(self._blocks):
+            starts = self._blocks[at][0]
+            first = bisect_left(starts, offset)
+            if first + index < len(starts):
+                return starts[first + index]
+            index -= len(starts) - first
+            at += 1
+        return default
 
     def missing(self, start: int, end: int) -> list[tuple[int, int]]:
         """The parts of a range that are not in."""

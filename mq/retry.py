@@ -6,9 +6,11 @@ so far, until it is acked or comes back once more.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from heapq import heappop, heappush
+
+from mq.ranges import END
 
 
 class Retry:
@@ -41,15 +43,19 @@ class Retries:
     def __len__(self) -> int:
         return len(self._items)
 
-    def joined(self) -> list[Retry]:
-        """The same in as few ranges as possible: leasing cuts them up, and that is nobody's business later."""
+    def joined(self, start: int = 0, end: int = END) -> list[Retry]:
+        """Those of a range, as few as possible: leasing cuts them up, and that is nobody's business later."""
         found: list[Retry] = []
-        for item in self._items:
+        for index in range(self._index(start), len(self._items)):
+            item = self._items[index]
+            if item.start >= end:
+                break
+            left, right = max(item.start, start), min(item.end, end)
             last = found[-1] if found else None
-            if last and (last.end, last.count, last.not_before_us) == (item.start, item.count, item.not_before_us):
-                last.end = item.end
+            if last and (last.end, last.count, last.not_before_us) == (left, item.count, item.not_before_us):
+                last.end = right
             else:
-                found.append(Retry(item.start, item.end, item.count, item.not_before_us))
+                found.append(Retry(left, right, item.count, item.not_before_us))
         return found
 
     def put(self, start: int, end: int, count: int, not_before_us: int, is_leased: bool = False) -> None:
@@ -106,6 +112,11 @@ class Retries:
         """Where the first retry at or after the offset starts."""
         index = bisect_right(self._starts, offset - 1)
         return self._starts[index] if index < len(self._starts) else default
+
+    def start_of(self, offset: int, index: int, default: int) -> int:
+        """Where that many retries after the first that starts at or after an offset, another one does."""
+        at = bisect_left(self._starts, offset) + index
+        return self._starts[at] if at < len(self._starts) else default
 
     def first_due(self, now: int) -> Retry | None:
         """A retry that may go out now: the one due longest."""

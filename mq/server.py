@@ -84,7 +84,7 @@ class Server:
             await asyncio.wait({recovering}, timeout=SHORT_SECONDS if sockets else 0)
             if not recovering.done():
                 await self._open_grpc()
-            service, recovered = await recovering
+            service, recovered = await asyncio.shield(recovering)  # who gives up ends it, and closes the log
             self.wire.serve(service)
             if self.wire.connections and self._grpc is None:
                 await asyncio.sleep(FIRST_SECONDS)
@@ -103,10 +103,14 @@ class Server:
 
     async def _recover(self) -> tuple[Service, Recovered]:
         log = await open_log(self.config)
-        self.broker = Broker(log, SystemClock(), limits(self.config), on_health=self._show_health)
-        recovered = await self.broker.start()
-        self.broker.send_by(self.wire)
-        service = Service(self.broker, log, edge(self.config), self._facts(log))
+        try:
+            self.broker = Broker(log, SystemClock(), limits(self.config), on_health=self._show_health)
+            recovered = await self.broker.start()
+            self.broker.send_by(self.wire)
+            service = Service(self.broker, log, edge(self.config), self._facts(log))
+        except BaseException:
+            await _closed(log)
+            raise
         if self._grpc is not None:
             self._grpc.service = service
         return service, recovered
@@ -120,17 +124,24 @@ class Server:
         await self._grpc.open(self.config.host, self.config.port, is_serving=is_serving)
 
     async def _give_up(self, recovering: asyncio.Task[tuple[Service, Recovered]] | None) -> None:
-        """The start failed, perhaps when the wire served already."""
-        await self.wire.drain()
-        await asyncio.gather(self.wire.close(0), *([self._grpc.close(0)] if self._grpc else []))
-        if recovering is None:
-            return
+        """The start failed, perhaps when the wire served already. The log is closed, whatever else goes wrong."""
+        try:
+            await self.wire.drain()
+            await asyncio.gather(self.wire.close(0), *([self._grpc.close(0)] if self._grpc else []))
+        finally:
+            if recovering is not None:
+                await self._close_log(recovering)
+
+    async def _close_log(self, recovering: asyncio.Task[tuple[Service, Recovered]]) -> None:
+        """Of a start that failed; a recovery that did not succeed has closed it."""
         if not recovering.done():
-            logger.warning("the start failed; the log is closed as soon as it is recovered")
-        with suppress(WalError, OSError):
-            await recovering
+            logger.warning("the start failed; the log is closed as soon as that can be done")
+            recovering.cancel()
+            await asyncio.wait({recovering})
+        if not recovering.cancelled() and recovering.exception() is None:
             assert self.broker is not None
-            await self.broker.close(self.config.graceful_shutdown_ms / 1_000)
+            with suppress(WalError, OSError):
+                await self.broker.close(self.config.graceful_shutdown_ms / 1_000)
 
     async def stop(self) -> bool:
         """Finish what is in flight, within the configured time, and close the log; False where the log had failed."""
@@ -190,9 +201,21 @@ async def open_log(config: Config) -> Log:
         max_record_bytes=record_bytes,
         retire_grace_us=config.retire_grace_ms * 1_000,
     )
-    log = await asyncio.to_thread(FileLog.open, config.wal_dir, options)
+    opening = asyncio.create_task(asyncio.to_thread(FileLog.open, config.wal_dir, options))
+    try:
+        log = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with suppress(WalError, OSError):  # a thread goes on, and what it opens would stay locked
+            await _closed(await opening)
+        raise
     _report_log(log)
     return log
+
+
+async def _closed(log: Log) -> None:
+    """Close a log that nobody is going to use. Whatever is wrong with it is told by what made it useless."""
+    with suppress(WalError, OSError):
+        await asyncio.to_thread(log.close)
 
 
 def limits(config: Config) -> Limits:

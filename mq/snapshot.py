@@ -5,95 +5,35 @@ Leases, members and batches in memory are not in it: a restart forgets the first
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mq.channel import Channel, Partition, Schedule
 from mq.cursor import Cursor
 from mq.group import Group
 from mq.ladder import LONG_AGO_US, NEVER_US
-from mq.producer import Answer, Producer, Producers
+from mq.producer import Answer, Producers
+from mq.ranges import END
 from wal.pb.wal_pb2 import ChannelSnapshot, OffsetRange, Redelivered
 
-DRAFTED = 1024  # delayed publishes in a part of a draft: about 25 KiB, and a few ms
 
-
-def take(channel: Channel, *, is_drafted: bool = False) -> ChannelSnapshot:
-    """The whole durable state of a channel; without its delayed publishes where a draft tells of them."""
+def take(channel: Channel) -> ChannelSnapshot:
+    """The whole durable state of a channel. Of a large one it takes long: see mq/draft.py."""
     whole = ChannelSnapshot(
         channel_id=channel.channel_id,
         name=channel.name,
         settings=channel.settings,
-        partitions=[_partition(partition) for partition in channel.partitions],
-        groups=[_group(group) for group in channel.groups.values()],
-        schedules=[
-            ChannelSnapshot.Schedule(schedule_id=number, due_us=due_us, sequence=sequence, count=messages)
-            for number, (due_us, sequence, messages) in (() if is_drafted else channel.schedules.items())
-        ],
         created_us=channel.created_us,
     )
+    for partition in channel.partitions:
+        add_partition(whole, partition)
+    for group in channel.groups.values():
+        cursors = [cursor_of(number, cursor, 0, END) for number, cursor in enumerate(group.cursors)]
+        add_group(whole, group).cursors.extend(cursors)
     for name, producer in channel.producers.items():
-        _add_producer(whole, name, producer)
+        add_answers(whole, name, producer.seen_us, producer.answers)
+    for number, planned in channel.schedules.items():
+        add_schedule(whole, number, planned)
     return whole
-
-
-class Draft:
-    """The delayed publishes of a channel, encoded ahead of its snapshot, some at a time: there may be a million.
-
-    What is planned, published or cancelled meanwhile is put right in the turn in which the snapshot is taken. So that
-    tells of one place in the log all the same, and its cost there is that of the changes.
-    """
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self._ids = list(channel.schedules)
-        self._ids.sort()
-        self._parts: list[ChannelSnapshot] = []
-        channel.schedules.changed = set()
-
-    def step(self) -> bool:
-        """Encode the next ones; false: all are."""
-        at = len(self._parts) * DRAFTED
-        if at < len(self._ids):
-            self._parts.append(self._part(self._ids[at : at + DRAFTED]))
-        return at < len(self._ids)
-
-    def finish(self) -> list[ChannelSnapshot]:
-        """All of them as they are now, in parts that follow those of `split`."""
-        changed = sorted(self.channel.schedules.changed or ())
-        self.give_up()
-        added, stale = [], set()
-        for number in changed:
-            at = bisect_left(self._ids, number)
-            if at < len(self._ids) and self._ids[at] == number:
-                stale.add(at // DRAFTED)
-            else:
-                added.append(number)
-        for at in stale:
-            self._parts[at] = self._part(self._ids[at * DRAFTED : (at + 1) * DRAFTED])
-        return [*self._parts, *(self._part(added[at : at + DRAFTED]) for at in range(0, len(added), DRAFTED))]
-
-    def give_up(self) -> None:
-        self.channel.schedules.changed = None
-
-    def _part(self, ids: list[int]) -> ChannelSnapshot:
-        part = ChannelSnapshot(channel_id=self.channel.channel_id)
-        for number in ids:
-            planned = self.channel.schedules.get(number)
-            if planned is not None:
-                due_us, sequence, messages = planned
-                part.schedules.add(schedule_id=number, due_us=due_us, sequence=sequence, count=messages)
-        return part
-
-
-def follow(parts: list[ChannelSnapshot], drafted: list[ChannelSnapshot]) -> list[ChannelSnapshot]:
-    """The parts of a snapshot with those of a draft behind them."""
-    for number, part in enumerate(drafted, len(parts)):
-        part.part = number
-    parts = [*parts, *drafted]
-    for part in parts[:-1]:
-        part.more = True
-    return parts
 
 
 def split(whole: ChannelSnapshot, most_bytes: int) -> list[ChannelSnapshot]:
@@ -210,49 +150,6 @@ def restore(snapshot: ChannelSnapshot, producers: Producers) -> Channel:
     return channel
 
 
-def _partition(partition: Partition) -> ChannelSnapshot.Partition:
-    return ChannelSnapshot.Partition(
-        start_offset=partition.start_offset,
-        next_offset=partition.next_offset,
-        bytes=partition.bytes,
-        start_timestamp_us=partition.start_timestamp_us,
-        damaged=[OffsetRange(start=start, end=end) for start, end in partition.damaged],
-        end_timestamp_us=partition.ladder.end_us,
-        mark_spacing=partition.ladder.spacing,
-        marks=[
-            ChannelSnapshot.Mark(offset=offset, bytes=size, timestamp_us=time_us, expiry_us=expiry_us % NEVER_US)
-            for offset, size, time_us, expiry_us in partition.ladder
-        ],
-        end_expiry_us=partition.ladder.end_expiry_us % NEVER_US,
-    )
-
-
-def _group(group: Group) -> ChannelSnapshot.Group:
-    return ChannelSnapshot.Group(
-        group_id=group.group_id,
-        name=group.name,
-        settings=group.settings,
-        cursors=[_cursor(number, cursor) for number, cursor in enumerate(group.cursors)],
-        seen_us=group.seen_us,
-        created_us=group.created_us,
-        skipped=group.skipped,
-    )
-
-
-def _cursor(number: int, cursor: Cursor) -> ChannelSnapshot.Cursor:
-    return ChannelSnapshot.Cursor(
-        partition=number,
-        offset=cursor.offset,
-        acked=[OffsetRange(start=start, end=end) for start, end in cursor.acked],
-        retries=[
-            Redelivered.Retry(
-                start=retry.start, end=retry.end, delivery_count=retry.count, not_before_us=retry.not_before_us
-            )
-            for retry in cursor.retries.joined()
-        ],
-    )
-
-
 def _restore_group(channel: Channel, kept: ChannelSnapshot.Group, begun: set[tuple[int, int]]) -> None:
     group = channel.groups_by_id.get(kept.group_id)
     if group is None:
@@ -274,10 +171,57 @@ def _restore_group(channel: Channel, kept: ChannelSnapshot.Group, begun: set[tup
                 cursor.retry(retry.start, retry.end, retry.delivery_count, retry.not_before_us, is_last)
 
 
-def _add_producer(whole: ChannelSnapshot, name: str, producer: Producer) -> None:
-    """Made in their place: there may be a million answers, and to make each apart takes twice as long."""
-    window = whole.producers.add(producer=name, seen_us=producer.seen_us).window
-    for sequence, crc, partition, base_offset, messages, timestamp_us, schedule_id in producer.answers:
+# ---------------------------------------------------------------- what a snapshot tells, piece by piece
+
+
+def add_partition(to: ChannelSnapshot, partition: Partition) -> None:
+    to.partitions.add(
+        start_offset=partition.start_offset,
+        next_offset=partition.next_offset,
+        bytes=partition.bytes,
+        start_timestamp_us=partition.start_timestamp_us,
+        damaged=[OffsetRange(start=start, end=end) for start, end in partition.damaged],
+        end_timestamp_us=partition.ladder.end_us,
+        mark_spacing=partition.ladder.spacing,
+        marks=[
+            ChannelSnapshot.Mark(offset=offset, bytes=size, timestamp_us=time_us, expiry_us=expiry_us % NEVER_US)
+            for offset, size, time_us, expiry_us in partition.ladder
+        ],
+        end_expiry_us=partition.ladder.end_expiry_us % NEVER_US,
+    )
+
+
+def add_group(to: ChannelSnapshot, group: Group) -> ChannelSnapshot.Group:
+    """Without its cursors."""
+    return to.groups.add(
+        group_id=group.group_id,
+        name=group.name,
+        settings=group.settings,
+        seen_us=group.seen_us,
+        created_us=group.created_us,
+        skipped=group.skipped,
+    )
+
+
+def cursor_of(number: int, cursor: Cursor, start: int, end: int) -> ChannelSnapshot.Cursor:
+    """What is known of start <= offset < end; the first piece of a cursor, from 0 on, tells where it is."""
+    return ChannelSnapshot.Cursor(
+        partition=number,
+        offset=0 if start else cursor.offset,
+        acked=[OffsetRange(start=left, end=right) for left, right in cursor.acked.within(start, end)],
+        retries=[
+            Redelivered.Retry(
+                start=retry.start, end=retry.end, delivery_count=retry.count, not_before_us=retry.not_before_us
+            )
+            for retry in cursor.retries.joined(start, end)
+        ],
+    )
+
+
+def add_answers(to: ChannelSnapshot, name: str, seen_us: int, answers: Iterable[Answer]) -> None:
+    """Made in their place: there may be a million, and to make each apart takes twice as long."""
+    window = to.producers.add(producer=name, seen_us=seen_us).window
+    for sequence, crc, partition, base_offset, messages, timestamp_us, schedule_id in answers:
         window.add(
             sequence=sequence,
             crc=crc,
@@ -287,3 +231,8 @@ def _add_producer(whole: ChannelSnapshot, name: str, producer: Producer) -> None
             timestamp_us=timestamp_us,
             schedule_id=schedule_id,
         )
+
+
+def add_schedule(to: ChannelSnapshot, number: int, planned: Schedule) -> None:
+    due_us, sequence, messages = planned
+    to.schedules.add(schedule_id=number, due_us=due_us, sequence=sequence, count=messages)

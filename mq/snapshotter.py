@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from loguru import logger
 
 from mq import snapshot
-from mq.channel import Channel
 from mq.commitqueue import CommitQueue
+from mq.draft import Draft, is_large
 from mq.limits import Limits
 from mq.state import State
 from wal.pb.wal_pb2 import ChannelSnapshot, SnapshotBegin, SnapshotEnd
+from wal.record import Encoded
 
 
 class Stopwatch(Protocol):
@@ -29,7 +31,7 @@ class Snapshotter:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._left: list[int] = []  # channels that the run still has to write
-        self._draft: snapshot.Draft | None = None  # of the one that it writes next
+        self._draft: Draft | None = None  # of the one that it writes next, where that is large
         self._begin_sequence = 0  # of the run under way; 0: none is
         self._bytes = 0  # of its records
         self._last_end = 0  # the sequence of the last SnapshotEnd
@@ -83,40 +85,40 @@ class Snapshotter:
             self._loop.call_later(self._limits.snapshot_slice_seconds, self._slice)
 
     def _next(self) -> None:
-        """The next channel, or the end of the run. These records change nothing, so nothing is applied."""
+        """The next channel or a bit of it, or the end of the run. It changes nothing, so nothing is applied."""
+        try:
+            self._write_on()
+        except Exception as error:
+            self._abandon(error)
+
+    def _write_on(self) -> None:
         if self._draft is not None:
             self._go_on_with(self._draft)
             return
         while self._left:
             channel = self._state.channels_by_id.get(self._left.pop())
             if channel is not None:
-                if len(channel.schedules) > snapshot.DRAFTED:
-                    self._draft = snapshot.Draft(channel)
+                if is_large(channel):
+                    self._draft = Draft(channel)
                 else:
-                    self._put_channel(channel)
+                    whole = snapshot.take(channel)
+                    self._put_parts(snapshot.split(whole, self._limits.snapshot_record_bytes))
                 return
         self._last_end = self._put(SnapshotEnd(begin_sequence=self._begin_sequence))
         self._last_bytes = self._bytes
         self._begin_sequence = 0
 
-    def _go_on_with(self, draft: snapshot.Draft) -> None:
+    def _go_on_with(self, draft: Draft) -> None:
         channel = draft.channel
         if self._state.channels_by_id.get(channel.channel_id) is not channel:
             self._draft = None  # it was deleted meanwhile
         elif not draft.step():
+            parts = draft.finish(self._limits.snapshot_record_bytes)
             self._draft = None
-            self._put_channel(channel, draft)
+            self._put_parts(parts)
 
-    def _put_channel(self, channel: Channel, draft: snapshot.Draft | None = None) -> None:
-        """All parts in one turn: nothing may come between them, for they tell of one place in the log."""
-        try:
-            whole = snapshot.take(channel, is_drafted=draft is not None)
-            parts = snapshot.split(whole, self._limits.snapshot_record_bytes)
-            if draft is not None:
-                parts = snapshot.follow(parts, draft.finish())
-        except Exception as error:
-            self._abandon(error)
-            return
+    def _put_parts(self, parts: Sequence[ChannelSnapshot | Encoded]) -> None:
+        """All in one turn: nothing may come between them, for they tell of one place in the log."""
         for part in parts:
             self._put(part)
 
@@ -129,6 +131,6 @@ class Snapshotter:
             self._draft = None
         self._begin_sequence = 0
 
-    def _put(self, record: SnapshotBegin | ChannelSnapshot | SnapshotEnd) -> int:
+    def _put(self, record: SnapshotBegin | ChannelSnapshot | Encoded | SnapshotEnd) -> int:
         self._bytes += record.ByteSize()
         return self._queue.put(record)

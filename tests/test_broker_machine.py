@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from typing import Any
+from unittest.mock import patch
 
 from handbroker import HandBroker, contents, durable, offsets_of, publish, replayed
 from hypothesis import Phase, settings
@@ -66,8 +67,14 @@ class Model:
 class BrokerMachine(RuleBasedStateMachine):
     leases = Bundle("leases")
 
-    @initialize(held=st.booleans(), small=st.booleans())
-    def begin(self, held: bool, small: bool) -> None:
+    @initialize(held=st.booleans(), small=st.booleans(), drafted=st.booleans())
+    def begin(self, held: bool, small: bool, drafted: bool) -> None:
+        self.patches: list[Any] = []
+        if drafted:  # every snapshot is made in many steps
+            self.patches += [patch("mq.snapshotter.is_large", lambda channel: True)]
+            self.patches += [patch("mq.draft.STEP", 2), patch("mq.draft.CHUNK", 1), patch("mq.draft.AGAIN", 1)]
+            for each in self.patches:
+                each.start()
         limits = Limits(
             group=GroupSettings(
                 ack_wait_ms=ACK_WAIT_MS, max_deliver=MAX_DELIVER, backoff_ms=[BACKOFF_MS], session_timeout_ms=10_000
@@ -499,6 +506,18 @@ class BrokerMachine(RuleBasedStateMachine):
         self.save()
         self.check_contents()
 
+    @rule(steps=st.integers(1, 4))
+    def write_on_a_snapshot(self, steps: int) -> None:
+        """A bit of a run; whatever comes before the next bit is in it, or follows it."""
+        writer = self.hand.broker._snapshotter
+        for step in range(steps):
+            if not step and not writer._begin_sequence:
+                self.hand.loop.call_soon(writer._begin)
+            self.hand.loop.call_soon(writer._next)
+            self.hand.spin()
+            if not writer._begin_sequence:
+                return
+
     @rule()
     def replay_equals_live(self) -> None:
         self.hand.settle()
@@ -569,6 +588,8 @@ class BrokerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "hand"):
             self.hand.stop()
+            for each in self.patches:
+                each.stop()
 
 
 TestBrokerMachine = BrokerMachine.TestCase

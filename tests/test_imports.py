@@ -40,7 +40,7 @@ LAYERS = [
     {"mq.ranges", "mq.retry", "mq.cursor", "mq.lease", "mq.assignment", "mq.ownership", "mq.producer", "mq.batch"},
     {"mq.ladder", "mq.timetable"},
     {"mq.buffer", "mq.channel", "mq.group"},
-    {"mq.snapshot", "mq.store"},
+    {"mq.snapshot", "mq.draft", "mq.store"},
     {"mq.state"},
     {"mq.decision", "mq.vigil"},
     {"mq.publication", "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin"},
@@ -86,8 +86,9 @@ ONLY = {
 CORE = {
     "mq.ranges", "mq.retry", "mq.cursor", "mq.lease", "mq.assignment", "mq.ownership", "mq.producer", "mq.batch",
     "mq.ladder", "mq.timetable", "mq.retention", "mq.horizon", "mq.rules", "mq.judge", "mq.redrive",
-    "mq.buffer", "mq.channel", "mq.group", "mq.snapshot", "mq.store", "mq.state", "mq.decision", "mq.publication",
-    "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin", "mq.deciders",
+    "mq.buffer", "mq.channel", "mq.group", "mq.snapshot", "mq.draft", "mq.store", "mq.state", "mq.decision",
+    "mq.publication", "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin",
+    "mq.deciders",
 }  # fmt: skip
 
 # What of `wal` a module of mq may import. Nothing above the log knows about files: the broker sees its interface, and

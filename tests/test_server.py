@@ -22,11 +22,14 @@ from process import DEADLINE, Process, wait_until
 
 import mq
 import mq.server
+from mq.broker import Broker
 from mq.config import Config
+from mq.limits import Limits
 from mq.pb import mq_pb2 as pb
 from mq.pb import mq_pb2_grpc
 from mq.testing import broker
-from wal import MemoryLog
+from wal import FileLog, MemoryLog, WalError
+from wal.clock import SystemClock
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -319,6 +322,82 @@ def test_a_start_that_fails_for_whatever_reason_leaves_a_log_that_can_be_opened(
             pass
     with broker(tmp_path) as running, grpc.insecure_channel(running.address) as channel:
         publish(channel, "orders", b"x")
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(ValueError("strange"), ValueError), (WalError("damaged"), mq.server.StartFailed), (OSError(5, "io"), None)],
+    ids=["a mistake", "the log", "the disk"],
+)
+def test_a_replay_that_fails_leaves_a_log_that_can_be_opened(
+    error: Exception, raised: type[Exception] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replay(self: FileLog) -> Iterator[Any]:
+        raise error
+
+    with broker(tmp_path) as running, grpc.insecure_channel(running.address) as channel:
+        publish(channel, "orders", b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(FileLog, "replay", replay)
+        with pytest.raises(raised or mq.server.StartFailed), broker(tmp_path):
+            pass
+    FileLog.open(tmp_path).close()
+    with broker(tmp_path) as running, grpc.insecure_channel(running.address) as channel:
+        publish(channel, "orders", b"y")
+
+
+@pytest.mark.parametrize("moment", ["opens", "replays"])
+def test_a_start_that_is_cancelled_leaves_a_log_that_can_be_opened(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_there, may_go_on = threading.Event(), threading.Event()
+    open_plainly = FileLog.open
+
+    def open_slowly(*args: Any) -> FileLog:
+        is_there.set()
+        assert may_go_on.wait(DEADLINE)
+        return open_plainly(*args)
+
+    async def replay_slowly(self: Broker) -> int:
+        is_there.set()
+        await asyncio.Event().wait()
+        return 0
+
+    if moment == "opens":
+        monkeypatch.setattr(FileLog, "open", open_slowly)
+    else:
+        monkeypatch.setattr(Broker, "_replay", replay_slowly)
+
+    async def start_and_cancel() -> None:
+        config = Config.from_env({"SERVER_PORT": "0", "WAL_DIR_PATH": str(tmp_path), "WAL_SEGMENT_SIZE": "8MiB"})
+        starting = asyncio.create_task(mq.server.Server(config).start())
+        await asyncio.to_thread(is_there.wait, DEADLINE)
+        starting.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    asyncio.run(start_and_cancel())
+    open_plainly(tmp_path).close()
+
+
+def test_a_broker_that_can_not_be_closed_well_closes_its_log_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: Broker) -> None:
+        raise ValueError("strange")
+
+    async def start_and_close() -> None:
+        log_broker = Broker(FileLog.open(tmp_path), SystemClock(), Limits())
+        await log_broker.start()
+        log_broker._agenda.stop()
+        monkeypatch.setattr(Broker, "drain", fail)
+        with pytest.raises(ValueError, match="strange"):
+            await log_broker.close()
+
+    asyncio.run(start_and_close())
+    FileLog.open(tmp_path).close()
 
 
 def test_a_port_that_is_taken_in_the_last_moment_leaves_a_log_that_can_be_opened(

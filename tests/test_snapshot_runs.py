@@ -10,7 +10,7 @@ from handbroker import HandBroker, all_stopped, durable, offsets_of, publish
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq import snapshot
+from mq import draft, snapshot
 from mq.command import Ack, CancelSchedule, CreateChannel, DeleteChannel, ListSchedules, Nack, Pull, Receipt
 from mq.limits import Limits
 from mq.producer import Producers
@@ -71,7 +71,8 @@ def test_delayed_messages_that_change_while_a_snapshot_is_drafted_are_told_as_th
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Drafted four at a time; before each turn of the run some are planned, some cancelled, and some come out."""
-    monkeypatch.setattr(snapshot, "DRAFTED", 4)
+    monkeypatch.setattr(draft, "STEP", 8)
+    monkeypatch.setattr(draft, "CHUNK", 4)
     random = Random(seed)
     hand = HandBroker(limits=Limits(snapshot_bytes=1 << 40))
     for channel in "abc":

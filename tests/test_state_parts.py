@@ -77,6 +77,8 @@ def test_a_range_set_is_a_set(block, steps, probe) -> None:
     assert {offset for at in kept.missing(start, end) for offset in range(*at)} == wanted - plain
     assert {offset for at in kept.within(start, end) for offset in range(*at)} == wanted & plain
     assert kept.total() == len(plain)
+    behind = [at for at, _ in kept if at >= start]
+    assert [kept.start_of(start, index, 99) for index in range(4)] == [*behind, 99, 99, 99, 99][:4]
     assert kept.end_of(start) == next(offset for offset in range(start, 99) if offset not in plain)
     assert kept.next_start(start, 99) == next(
         (offset for offset in range(start, 40) if offset in plain and (offset - 1 not in plain or offset == 0)), 99
@@ -112,6 +114,10 @@ def test_retries_are_a_dict_of_offsets(steps) -> None:
         found = {at: [item.count, item.is_leased] for item in kept for at in range(item.start, item.end)}
         assert found == plain
         assert kept.total == len(plain)
+        behind = [item.start for item in kept if item.start >= start]
+        assert [kept.start_of(start, index, 99) for index in range(4)] == [*behind, 99, 99, 99, 99][:4]
+        joined = {at: item.count for item in kept.joined(start, end) for at in range(item.start, item.end)}
+        assert joined == {offset: count for offset, (count, _) in plain.items() if start <= offset < end}
 
 
 @given(

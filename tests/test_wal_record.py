@@ -15,6 +15,7 @@ from wal.record import (
     Atomic,
     Carried,
     DeadLettered,
+    Encoded,
     Published,
     Scheduled,
     Unknown,
@@ -53,6 +54,15 @@ def test_every_type_of_the_definition_has_a_class_and_a_sample():
 def test_a_record_comes_back_as_it_was(record):
     assert decode(*payload_of(record)) == record
     assert plain(record) is record
+
+
+def test_what_was_encoded_ahead_in_pieces_is_the_same_record():
+    record = pb.ChannelSnapshot(channel_id=3, name="a", created_us=7, part=2, more=True)
+    parts = [pb.ChannelSnapshot(channel_id=3, name="a"), pb.ChannelSnapshot(created_us=7, part=2, more=True)]
+    ahead = Encoded(pb.CHANNEL_SNAPSHOT, 3, [part.SerializeToString() for part in parts])
+    assert payload_of(ahead) == payload_of(record)
+    assert encode(ahead)[2] == ahead.ByteSize() == record.ByteSize()
+    assert plain(ahead) == record
 
 
 @given(publishes, pieces)

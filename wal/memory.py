@@ -20,6 +20,7 @@ from wal.install import Approve, Engage, Installed
 from wal.log import OnFailure, OnMarks, SegmentInfo, Usage, nothing
 from wal.proposal import Proposal
 from wal.record import (
+    Encoded,
     Published,
     Record,
     SnapshotBegin,
@@ -48,7 +49,7 @@ class MemoryLog:
         self.last_sequence = 0
         self.written = 0
         self.synced = 0
-        self._records: dict[int, Message | Unknown] = {}  # by sequence, rising
+        self._records: dict[int, Message | Unknown | Encoded] = {}  # by sequence, rising
         self._sizes: dict[int, int] = {}
         self._bytes = 0  # of all that was ever appended
         self._freed_bytes = 0
@@ -66,7 +67,7 @@ class MemoryLog:
 
     def replay(self) -> Iterator[tuple[int, Message | Unknown]]:
         for sequence in range(self._snapshot_begin, self.synced + 1):
-            yield sequence, self._records[sequence]
+            yield sequence, plain(self._records[sequence])
 
     @property
     def likely_seconds(self) -> float:
@@ -87,7 +88,8 @@ class MemoryLog:
             raise RecordTooLarge(f"a record of {max(sizes)} bytes exceeds {self.max_record_bytes}")
         for record, size in zip(records, sizes, strict=True):
             self.last_sequence += 1
-            self._records[self.last_sequence] = plain(record)
+            # what was encoded ahead is large, and decoded when somebody asks for it
+            self._records[self.last_sequence] = record if isinstance(record, Encoded) else plain(record)
             self._sizes[self.last_sequence] = size
             self._bytes += size
             for channel_id, partition, _, end in placements(record):
@@ -144,7 +146,8 @@ class MemoryLog:
 
     async def read_sequence(self, sequence: int) -> Message | Unknown | None:
         self._check_usable()
-        return self._records.get(sequence) if sequence <= self.synced else None
+        found = self._records.get(sequence) if sequence <= self.synced else None
+        return None if found is None else plain(found)
 
     def rest(self, patience: float, meanwhile: Callable[[], None] = nothing) -> None:
         pass
@@ -173,7 +176,8 @@ class MemoryLog:
         for number, sequence in enumerate(list(self._records)):
             if sequence >= self._snapshot_begin:
                 break
-            if not keep.needs(self._records[sequence]):
+            record = self._records[sequence]
+            if isinstance(record, Encoded) or not keep.needs(record):
                 del self._records[sequence]
                 self._freed_bytes += self._sizes.pop(sequence)
             if number % BREATH == BREATH - 1:

@@ -45,6 +45,7 @@ from wal.pb.wal_pb2 import (
 
 __all__ = [
     "ATOMIC",
+    "CHANNEL_SNAPSHOT",
     "CLASS_OF",
     "DAMAGED",
     "DEAD_LETTERED",
@@ -64,6 +65,7 @@ __all__ = [
     "Committed",
     "Damaged",
     "DeadLettered",
+    "Encoded",
     "Expired",
     "GroupCreated",
     "GroupDeleted",
@@ -121,6 +123,7 @@ CLASS_OF: dict[int, type[Message]] = {
 TYPE_OF: dict[type[Message], int] = {cls: number for number, cls in CLASS_OF.items() if number != pb.SEAL}
 
 SEAL, PUBLISHED, SNAPSHOT_BEGIN, SNAPSHOT_END = pb.SEAL, pb.PUBLISHED, pb.SNAPSHOT_BEGIN, pb.SNAPSHOT_END
+CHANNEL_SNAPSHOT = pb.CHANNEL_SNAPSHOT
 DAMAGED, SKIPPED, ATOMIC, DEAD_LETTERED = pb.DAMAGED, pb.SKIPPED, pb.ATOMIC, pb.DEAD_LETTERED
 
 _BYTES = [bytes([value]) for value in range(256)]
@@ -144,7 +147,18 @@ class Carried(NamedTuple):
     batch: Sequence[bytes]
 
 
-Record: TypeAlias = Message | Unknown | Carried
+class Encoded(NamedTuple):
+    """A record of a channel that was encoded ahead of its turn. The pieces follow each other in its payload."""
+
+    type: int
+    channel_id: int
+    pieces: list[bytes]
+
+    def ByteSize(self) -> int:  # noqa: N802 - as a message is asked
+        return sum(map(len, self.pieces))
+
+
+Record: TypeAlias = Message | Unknown | Carried | Encoded
 
 
 # Where a record puts messages: channel id, partition, and offsets base <= offset < end. One for every publish, so it is
@@ -159,6 +173,8 @@ def encode(record: Record) -> tuple[int, list[bytes], int]:
         length = sum(map(len, batch))
         head = message.SerializeToString() + _BATCH_TAG + _varint(length)
         return TYPE_OF[type(message)], [head, *batch], len(head) + length
+    if isinstance(record, Encoded):
+        return record.type, record.pieces, record.ByteSize()
     if isinstance(record, Unknown):
         if record.type in (pb.RECORD_TYPE_UNSPECIFIED, pb.SEAL):
             raise ValueError(f"no record has type {record.type}")
@@ -208,7 +224,7 @@ def _reaches_end(payload: bytes, at: int, length: int) -> bool:
 
 def plain(record: Record) -> Message | Unknown:
     """The record as reading it back would give it."""
-    if isinstance(record, Carried):
+    if isinstance(record, (Carried, Encoded)):
         type_, pieces, _ = encode(record)
         return decode(type_, b"".join(pieces))
     return record
