@@ -152,11 +152,12 @@ class Drive:
         """Take what is queued, up to a group's size, and make it durable; False when asked to stop."""
         items: list[Item] = []
         size = 0
+        before = self._writer.written
         try:
             item = self._queue.get(timeout=LINGER_SECONDS if self._is_lingering else TEND_SECONDS)
         except queue.Empty:
             with self._baton:
-                return self._try(self._tend)
+                return self._try(lambda: self._tend(is_quiet=self._writer.written == before))
         try:
             while item is not None:
                 items.append(item)
@@ -178,8 +179,8 @@ class Drive:
         if not is_last:
             self._writer.tend(is_idle=is_idle)
 
-    def _tend(self) -> None:
-        if self._writer.quiet_seconds >= LINGER_SECONDS:
+    def _tend(self, *, is_quiet: bool) -> None:
+        if is_quiet:
             self._writer.rest()
         else:
             self._writer.settle(is_idle=True)  # the owner writes, and will sync

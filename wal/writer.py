@@ -132,7 +132,6 @@ class Writer:
         self._encoded = 0  # the last sequence in the buffers
         self._unsynced_bytes = 0
         self._unsynced_since = 0.0  # when the first of that was written
-        self._written_at = 0.0  # and the last
         self._wants_sync = False
         self._has_loose = False  # somebody waits for the written mark only
         self._marked = 0  # the sequence in the watermark
@@ -229,11 +228,6 @@ class Writer:
         late = max(LATE_SECONDS, min(LATEST_SECONDS, SYNC_SHARE * self._last_sync_seconds))
         return self._clock.monotonic() - self._unsynced_since >= late
 
-    @property
-    def quiet_seconds(self) -> float:
-        """For how long nothing was written."""
-        return self._clock.monotonic() - self._written_at
-
     def rest(self) -> None:
         """Nothing came for a moment: sync also what nobody waits for."""
         self.sync()
@@ -282,9 +276,8 @@ class Writer:
         live.position += self._buffered
         live.frames += len(self._crcs)
         live.rolling_crc = roll(live.rolling_crc, self._crcs)
-        self._written_at = self._clock.monotonic()
         if self.written == self.synced:
-            self._unsynced_since = self._written_at
+            self._unsynced_since = self._clock.monotonic()
         live.last_sequence = self.written = last_sequence
         self._unsynced_bytes += self._buffered
         if self._buffered < SMALL_BYTES and live.position > live.zeroed:

@@ -39,7 +39,7 @@ async fn subscribe(mut broker: Broker, settings: Settings, mut stop: Stop) -> Re
             stop.wait(settings.pull_interval).await;
         }
     }
-    broker.leave(LeaveRequest { channel, group, member }).await?;
+    broker.leave(LeaveRequest { channel, group, member, ..Default::default() }).await?;
     println!("{acked} acked");
     Ok(())
 }
