@@ -49,44 +49,49 @@ class Batch:
         "ttl_ms",
     )
 
-    def __init__(self, published: Published, pieces: list[bytes], sequence: int, owner: object = None) -> None:
-        self.base = published.base_offset
-        self.count = published.count
-        self.deltas: tuple[int, ...] = tuple(published.offset_deltas)
-        self.end = self.base + (self.deltas[-1] + 1 if self.deltas else self.count)
-        self.timestamp_us = published.min_timestamp_us
-        self.max_timestamp_us = published.max_timestamp_us
-        self.ttl_ms = published.ttl_ms
+    def __init__(
+        self,
+        base: int,
+        count: int,
+        content: bytes,
+        sequence: int,
+        times: tuple[int, int],
+        ttl_ms: int,
+        deltas: tuple[int, ...] = (),
+        owner: object = None,
+    ) -> None:
+        """`times`: of the oldest and the youngest message."""
+        self.base = base
+        self.count = count
+        self.deltas = deltas
+        self.end = base + (deltas[-1] + 1 if deltas else count)
+        self.timestamp_us, self.max_timestamp_us = times
+        self.ttl_ms = ttl_ms
         self.sequence = sequence
         self.owner = owner  # the buffer that holds it
         self.is_dropped = False  # no longer in its buffer
-        self._pieces = pieces
-        self.size = sum(map(len, pieces))
+        self._pieces = [content]
+        self.size = len(content)
         self._bounds: array[int] | None = None
 
-    def extend(self, published: Published, pieces: list[bytes]) -> int:
-        """Take in a publish that shares the record; returns its bytes."""
-        size = sum(map(len, pieces))
-        self._pieces += pieces
-        self.size += size
-        self.count += published.count
-        self.end += published.count
-        self.timestamp_us = min(self.timestamp_us, published.min_timestamp_us)
-        self.max_timestamp_us = max(self.max_timestamp_us, published.max_timestamp_us)
-        self._bounds = None
-        return size
+    @classmethod
+    def read_back(cls, published: Published) -> Batch:
+        """As the log gives it."""
+        times = published.min_timestamp_us, published.max_timestamp_us
+        deltas = tuple(published.offset_deltas)
+        return cls(published.base_offset, published.count, published.batch, 0, times, published.ttl_ms, deltas)
 
-    def share(self, piece: bytes, count: int, timestamp_us: int) -> int:
-        """The same for a plain publish that has no record of its own."""
-        size = len(piece)
-        self._pieces.append(piece)
-        self.size += size
+    def extend(self, count: int, content: bytes, times: tuple[int, int]) -> None:
+        """Take in a publish that shares the record."""
+        self._pieces.append(content)
+        self.size += len(content)
         self.count += count
         self.end += count
-        if timestamp_us > self.max_timestamp_us:
-            self.max_timestamp_us = timestamp_us
+        if times[0] < self.timestamp_us:
+            self.timestamp_us = times[0]
+        if times[1] > self.max_timestamp_us:
+            self.max_timestamp_us = times[1]
         self._bounds = None
-        return size
 
     def has_expired(self, now: int) -> bool:
         return self.ttl_ms > 0 and now >= self.max_timestamp_us + self.ttl_ms * 1000
@@ -95,7 +100,7 @@ class Batch:
         """All of it, as one piece."""
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
-        return self._pieces[0] if self._pieces else b""
+        return self._pieces[0]
 
     def cut(self, start: int, stop: int, max_messages: int, max_bytes: int, is_first: bool) -> Cut | None:
         """The messages from `start` up to `stop` that fit; the first of an answer always does. None: none."""

@@ -37,7 +37,8 @@ from mq.errors import MqError, ResourceExhausted, Unavailable
 from mq.installer import Installer
 from mq.limits import Limits
 from mq.owner import Owner
-from mq.publication import decide_publish
+from mq.producer import Answer
+from mq.publication import decide_publish, repeated_publish
 from mq.readback import Readback
 from mq.redrive import MOST_BYTES as REDRIVEN_BYTES
 from mq.reply import Leased, PublishReply
@@ -245,46 +246,49 @@ class Broker:
 
     def _publish(self, command: Publish, done: Done) -> None:
         """The hot path."""
-        queue = self.owner.queue
+        owner = self.owner
         now = self.clock.now_us()
         try:
-            self.owner.admit(len(command.batch))
-            reply = None if command.producer_id else self._share(command, now)
-            if reply is None:
-                reply = self._publish_apart(command, now)
+            owner.admit(len(command.batch))
+            reply = self._publish_plainly(command, now) or owner.take(decide_publish(owner.state, command, now))
         except MqError as error:
-            queue.answer(done, error)
+            owner.queue.answer(done, error)
             return
+        assert isinstance(reply, PublishReply)
         durability = command.durability or self.limits.durability
         reply.durable = MEMORY if self.limits.is_memory else durability
-        queue.answer(done, reply, durability)
+        owner.queue.answer(done, reply, durability)
         if reply.schedule_id:
             self._agenda.arm()
 
-    def _publish_apart(self, command: Publish, now: int) -> PublishReply:
-        reply = self.owner.take(decide_publish(self.state, command, now))
-        assert isinstance(reply, PublishReply)
-        return reply
+    def _publish_plainly(self, command: Publish, now: int) -> PublishReply | None:
+        """A publish that goes to one partition at once, as nearly all do, is decided, queued and applied in one step.
 
-    def _share(self, command: Publish, now: int) -> PublishReply | None:
-        """A plain publish right behind another is told in the same record, as more messages of the same moment.
-
-        Deciding it would give a record that differs in nothing else; so it is applied and queued without one.
+        To decide it in general gives a record that tells the same, and takes twice as long.
         """
-        owner = self.owner
-        channel = owner.state.channels.get(command.channel)
+        state = self.owner.state
+        channel = state.channels.get(command.channel)
         if channel is None or command.delay_ms or command.deliver_at_us:
             return None
-        number = command.partition or 0
-        if number >= len(channel.partitions) or (command.partition is None and len(channel.partitions) > 1):
+        number, partitions = command.partition, channel.partitions
+        if number is None:
+            if len(partitions) > 1:
+                return None
+            number = 0
+        elif number >= len(partitions):
             return None
-        partition = channel.partitions[number]
-        base, ttl_ms = partition.next_offset, command.ttl_ms or channel.settings.ttl_ms
-        record = owner.queue.share(channel.channel_id, number, base, command.batch, command.count, ttl_ms, now)
-        if record is None:
-            return None
-        owner.state.share(partition, command.batch, command.count, record.sequence, record.timestamp_us)
-        return PublishReply(number, base, command.count, record.timestamp_us)
+        partition, producer = partitions[number], command.producer_id
+        if producer and (repeated := repeated_publish(channel, command)):
+            return repeated
+        base, batch, count, crc = partition.next_offset, command.batch, command.count, command.crc
+        ttl_ms = command.ttl_ms or channel.settings.ttl_ms
+        part = (base, now, producer, command.sequence, crc)
+        sequence, time_us = self.owner.queue.publish(channel.channel_id, number, batch, count, ttl_ms, part)
+        partition.left_out_from = None
+        state.store(channel, partition, sequence, base, count, batch, (time_us, time_us), ttl_ms)
+        if producer:
+            channel.producers.note(producer, Answer(command.sequence, crc, number, base, count, now), now)
+        return PublishReply(number, base, count, time_us)
 
     def _run(self, command: Command, done: Done) -> None:
         """Everything but Publish and Pull."""

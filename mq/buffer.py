@@ -74,9 +74,6 @@ class Budget:
         self._order.append(batch)
         self.used += batch.size + OVERHEAD_BYTES
 
-    def grow(self, size: int) -> None:
-        self.used += size
-
     def drop_first(self, buffer: Buffer) -> None:
         """Let the oldest batch of one buffer go, because it was trimmed or its channel deleted."""
         self.used -= buffer.drop_first().size + OVERHEAD_BYTES

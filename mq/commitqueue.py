@@ -24,7 +24,7 @@ from mq.vigil import Vigil
 from wal.errors import RecordTooLarge, WalError
 from wal.log import Log
 from wal.pb.wal_pb2 import Atomic, ChannelSnapshot, DeadLettered, Published, SnapshotEnd
-from wal.record import Carried, Encoded, Record
+from wal.record import Carried, Encoded, Joined, JoinedPart, Record
 
 Answer = Reply | MqError
 Done = Callable[[Answer], None]
@@ -56,72 +56,33 @@ class Post(Protocol):
         ...
 
 
-class OpenRecord:
-    """A publish in the group being collected, which the next small one may join."""
+class OpenRecord(Joined):
+    """A publish in the group being collected, which the next small ones may join."""
 
-    __slots__ = ("_shared", "count", "end", "head", "pieces", "sequence", "size", "timestamp_us", "ttl_ms")
+    __slots__ = ("plain_us", "sequence")
 
-    def __init__(self, head: Published, pieces: list[bytes], sequence: int) -> None:
-        self.head = head
-        self.pieces = pieces
+    def __init__(self, channel_id: int, partition: int, base_offset: int, ttl_ms: int, sequence: int) -> None:
+        super().__init__(channel_id, partition, base_offset, ttl_ms)
         self.sequence = sequence
-        self.size = sum(map(len, pieces))
-        self.count = head.count
-        self.end = head.base_offset + head.count
-        self.ttl_ms = head.ttl_ms
-        self.timestamp_us = _time_to_share(head)
-        self._shared = 0  # messages in the last part that its count does not tell yet
+        self.plain_us = 0  # when the last part was published; 0 where that has a producer, whose are told apart
 
-    def takes(self, head: Published, size: int, limits: Limits) -> bool:
+    def takes(self, offset: int, count: int, size: int, ttl_ms: int, limits: Limits) -> bool:
+        """Whether a batch may follow those that are here."""
         return (
-            self.end == head.base_offset
+            self.end_offset == offset
             and self.size + size <= limits.merge_bytes
-            and self.count + head.count <= limits.merge_messages
-            and self.ttl_ms == head.ttl_ms
-        )
-
-    def shares(self, offset: int, count: int, size: int, ttl_ms: int, now: int, limits: Limits) -> bool:
-        """May a plain publish of this moment be told as more messages of the last part?"""
-        return (
-            self.end == offset
-            and 0 <= now - self.timestamp_us < SHARED_TIME_US
-            and self.size + size <= limits.merge_bytes
-            and self.count + count <= limits.merge_messages
+            and offset + count - self.base_offset <= limits.merge_messages
             and self.ttl_ms == ttl_ms
         )
 
-    def share(self, batch: bytes, count: int) -> None:
+    def join(self, batch: bytes, count: int, part: JoinedPart | None) -> None:
+        """Take in a batch; None: it is more of the last part."""
+        if part is not None:
+            self.parts.append(part)
+            self.plain_us = 0 if part[2] else part[1]
         self.pieces.append(batch)
         self.size += len(batch)
-        self.count += count
-        self.end += count
-        self._shared += count
-
-    def settle(self) -> None:
-        """Write into the record what was shared: once, and not for each publish."""
-        if self._shared:
-            self.head.count += self._shared
-            self.head.parts[-1].count += self._shared
-            self._shared = 0
-
-    def join(self, head: Published, batch: bytes) -> None:
-        self.settle()
-        mine = self.head
-        self.pieces.append(batch)
-        self.size += len(batch)
-        self.count += head.count
-        self.end += head.count
-        mine.count += head.count
-        mine.parts.append(head.parts[0])
-        self.timestamp_us = _time_to_share(head)
-        mine.min_timestamp_us = min(mine.min_timestamp_us, head.min_timestamp_us)
-        mine.max_timestamp_us = max(mine.max_timestamp_us, head.max_timestamp_us)
-
-
-def _time_to_share(head: Published) -> int:
-    """When its last part was published; never, where that has a producer, whose publishes are told apart."""
-    part = head.parts[-1] if head.parts else None
-    return 0 if part is None or part.producer else part.timestamp_us
+        self.end_offset += count
 
 
 class Leisure:
@@ -164,7 +125,6 @@ class CommitQueue:
         self._records: list[Record] = []
         self._bytes = 0  # of those
         self._open: dict[int, dict[int, OpenRecord]] = {}  # by channel and partition
-        self._shared: dict[OpenRecord, None] = {}  # records that do not tell all of their messages yet
         self._needs_sync = False
         self._is_flush_planned = False
         self._in_flight: deque[tuple[int, int]] = deque()  # groups not yet synced: last sequence, bytes
@@ -198,65 +158,67 @@ class CommitQueue:
     def put(self, record: Record) -> int:
         """Queue a record; returns its sequence."""
         if isinstance(record, Carried):
-            if isinstance(record.record, Published) and not record.record.schedule_id:
-                return self._publish(record, record.record)
-            self._open.pop(record.record.channel_id, None)
-            return self._append(record, sum(map(len, record.batch)) + 64)
+            head, batch = record.record, b"".join(record.batch)
+            if isinstance(head, Published) and not head.schedule_id:
+                (part,) = head.parts
+                told = (part.base_offset, part.timestamp_us, part.producer, part.sequence, part.crc)
+                here = self._record_for(head.channel_id, head.partition, len(batch), head.count, head.ttl_ms, told)
+                here.join(batch, head.count, told)
+                return here.sequence
+            self._open.pop(head.channel_id, None)
+            return self._append(record, len(batch) + 64)
         if isinstance(record, (Atomic, DeadLettered)):
             self._open.clear()
         else:
             self._open.pop(getattr(record, "channel_id", 0), None)
         return self._append(record, record.ByteSize() if hasattr(record, "ByteSize") else 64)
 
-    def share(
-        self, channel_id: int, partition: int, offset: int, batch: bytes, count: int, ttl_ms: int, now: int
-    ) -> OpenRecord | None:
-        """Let a plain publish share the record and the part of the one before it; None where it can't.
+    def publish(
+        self, channel_id: int, partition: int, batch: bytes, count: int, ttl_ms: int, part: JoinedPart
+    ) -> tuple[int, int]:
+        """Queue a publish without making a record of its own; returns the sequence, and when it counts as published.
 
-        The same as putting a record of its own, at a fraction of the cost.
+        A plain one right behind another is told as more messages of the same moment.
         """
-        opened = self._open.get(channel_id)
-        here = opened.get(partition) if opened is not None else None
-        size = len(batch)
-        if here is None or not here.shares(offset, count, size, ttl_ms, now, self._limits):
-            return None
-        here.share(batch, count)
-        self._shared[here] = None
-        self._count(size)
-        return here
+        here = self._record_for(channel_id, partition, len(batch), count, ttl_ms, part)
+        time_us = part[1]
+        if not part[2] and 0 <= time_us - here.plain_us < SHARED_TIME_US:
+            here.join(batch, count, None)
+            return here.sequence, here.plain_us
+        here.join(batch, count, part)
+        return here.sequence, time_us
 
-    def _publish(self, record: Carried, head: Published) -> int:
-        size = len(record.batch[0])
-        opened = self._open.get(head.channel_id)
+    def _record_for(
+        self, channel_id: int, partition: int, size: int, count: int, ttl_ms: int, part: JoinedPart
+    ) -> OpenRecord:
+        """Where a publish is told: in the record of those before it, if it may be."""
+        opened = self._open.get(channel_id)
         if opened is None:
-            opened = self._open[head.channel_id] = {}
-        here = opened.get(head.partition)
-        if here is not None and here.takes(head, size, self._limits):
-            here.join(head, record.batch[0])
-            self._count(size)
+            opened = self._open[channel_id] = {}
+        here = opened.get(partition)
+        if here is not None and here.takes(part[0], count, size, ttl_ms, self._limits):
+            self._bytes += size
+            self.unsynced_bytes += size
+            self.replay_bytes += size
         else:
-            pieces = list(record.batch)
-            self._append(Carried(head, pieces), size + 64)
-            here = opened[head.partition] = OpenRecord(head, pieces, self.last)
-        if len(opened) > 1 and head.parts[0].producer:
+            here = opened[partition] = OpenRecord(channel_id, partition, part[0], ttl_ms, self.last + 1)
+            self._append(here, size + 64)
+        if len(opened) > 1 and part[2]:
             # A producer's publishes stay in its order, also over partitions: nothing joins an earlier record now.
-            self._open[head.channel_id] = {head.partition: here}
-        return here.sequence
+            self._open[channel_id] = {partition: here}
+        return here
 
     def _append(self, record: Record, size: int) -> int:
         self._records.append(record)
         self.last += 1
-        self._count(size)
+        self._bytes += size
+        self.unsynced_bytes += size
+        self.replay_bytes += size
         if not self._is_flush_planned and len(self._pace) < GROUPS_IN_FLIGHT:
             self._is_flush_planned = True
             self._loop.call_soon(self._flush_planned)
             self._vigil.end()
         return self.last
-
-    def _count(self, size: int) -> None:
-        self._bytes += size
-        self.unsynced_bytes += size
-        self.replay_bytes += size
 
     # ---------------------------------------------------------------- out
 
@@ -324,9 +286,6 @@ class CommitQueue:
         records, size = self._records, self._bytes
         self._records, self._bytes = [], 0
         self._open.clear()
-        for shared in self._shared:
-            shared.settle()
-        self._shared.clear()
         sync, self._needs_sync = self._needs_sync, False
         due = self.last
         self._in_flight.append((due, size))

@@ -86,21 +86,19 @@ class Producers:
 
     def note(self, name: str, answer: Answer, seen_us: int) -> None:
         """Remember an answer, and forget whom it is time to forget."""
-        producer = self._known.get(name)
+        known = self._known
+        producer = known.get(name)
         if producer is None:
-            producer = self._known[name] = Producer()
+            producer = known[name] = Producer()
         if self.noted is not None:
             self.noted.append((name, answer, seen_us))
-            producer = self._known[name] = producer.copy()  # whoever watches has the other
-        self._known.move_to_end(name)
+            producer = known[name] = producer.copy()  # whoever watches has the other
+        known.move_to_end(name)
         producer.seen_us = seen_us
         answers = producer.answers
         answers.append(answer)
-        while answers[-1].sequence - answers[0].sequence >= self._window:
+        oldest = answer.sequence - self._window
+        while answers[0].sequence <= oldest:
             answers.popleft()
-        while len(self._known) > self._limit or self._is_stale(seen_us):
-            self._known.popitem(last=False)
-
-    def _is_stale(self, now: int) -> bool:
-        oldest = next(iter(self._known.values()))
-        return oldest.seen_us < now - self.expiry_us
+        while len(known) > self._limit or next(iter(known.values())).seen_us < seen_us - self.expiry_us:
+            known.popitem(last=False)

@@ -31,10 +31,9 @@ class Offsets:
 def decide_publish(state: State, command: Publish, now: int) -> Decision:
     """One batch."""
     channel = state.channel(command.channel)
-    if command.producer_id:
-        answers = channel.producers.check(command.producer_id, command.sequence, command.crc)
-        if answers:
-            return Decision([], _repeated(channel, command, answers))
+    repeated = repeated_publish(channel, command)
+    if repeated is not None:
+        return Decision([], repeated)
     due_us = command.deliver_at_us or (now + command.delay_ms * 1000)
     if due_us > now:
         return _schedule(state, channel, command, due_us, now)
@@ -44,6 +43,14 @@ def decide_publish(state: State, command: Publish, now: int) -> Decision:
     base = partition.next_offset
     record = _published(channel, partition, command, base, command.count, now)
     return Decision([Carried(record, [command.batch])], PublishReply(partition.number, base, command.count, now))
+
+
+def repeated_publish(channel: Channel, command: Publish) -> PublishReply | None:
+    """The answer that a retry gets; None where it is none. Raises SequenceRefused."""
+    if not command.producer_id:
+        return None
+    answers = channel.producers.check(command.producer_id, command.sequence, command.crc)
+    return _repeated(channel, command, answers) if answers else None
 
 
 def decide_due(state: State, channel: Channel, scheduled: Scheduled, now: int) -> Decision:

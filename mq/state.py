@@ -7,7 +7,7 @@ modules that it names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from heapq import heappush
 from typing import Any
 
@@ -37,7 +37,7 @@ class State(Store):
             pb.ChannelCreated: self._channel_created,
             pb.ChannelUpdated: self._channel_updated,
             pb.ChannelDeleted: self._channel_deleted,
-            pb.Published: lambda sequence, record: self._published(sequence, record, [record.batch]),
+            pb.Published: lambda sequence, record: self._published(sequence, record, record.batch),
             pb.Scheduled: self._scheduled,
             pb.ScheduleCancelled: self._schedule_cancelled,
             pb.DeadLettered: self._dead_lettered,
@@ -65,7 +65,7 @@ class State(Store):
         if type(record) is Carried:
             head = record.record
             if isinstance(head, pb.Published):
-                self._published(sequence, head, record.batch)
+                self._published(sequence, head, b"".join(record.batch))
             else:
                 self._scheduled(sequence, head)
             return
@@ -104,18 +104,18 @@ class State(Store):
 
     # ---------------------------------------------------------------- publishing
 
-    def _published(self, sequence: int, record: pb.Published, pieces: Sequence[bytes]) -> None:
+    def _published(self, sequence: int, record: pb.Published, content: bytes) -> None:
         partition = self._partition(record.channel_id, record.partition)
         if partition is None:
             return
         if not partition.resume(record.base_offset):
             self.set_aside += 1
             return
-        self._store(sequence, record, list(pieces), partition)
         channel = self.channels_by_id[record.channel_id]
-        if record.ttl_ms and not channel.has_ttl:
-            channel.has_ttl = channel.is_limited = True
-        self._touch(channel)
+        times, deltas = (record.min_timestamp_us, record.max_timestamp_us), tuple(record.offset_deltas)
+        self.store(
+            channel, partition, sequence, record.base_offset, record.count, content, times, record.ttl_ms, deltas
+        )
         for part in record.parts:
             if part.producer:
                 answer = Answer(
@@ -147,7 +147,7 @@ class State(Store):
         group = self._group(record.channel_id, record.group_id, record.partition)
         if group is not None:
             group.cursors[record.partition].ack(record.range.start, record.range.end)
-        self._published(sequence, record.published, [record.published.batch])
+        self._published(sequence, record.published, record.published.batch)
 
     def _atomic(self, sequence: int, record: pb.Atomic) -> None:
         channel_ids = []

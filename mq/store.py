@@ -117,25 +117,12 @@ class Store:
         self.budget.evict(synced)
         return list(moved)
 
-    def share(self, partition: Partition, piece: bytes, count: int, sequence: int, timestamp_us: int) -> None:
-        """More messages of the record applied last: what `apply` does with a plain publish that joins its batch."""
-        last = partition.buffer.last
-        assert last is not None
-        assert last.sequence == sequence
-        size = last.share(piece, count, timestamp_us)
-        partition.buffer.grow_last()
-        partition.next_offset = last.end
-        partition.bytes += size
-        self.budget.grow(size)
-        if self.budget.used > self.budget.limit:
-            self.budget.evict(self.synced)
-
     def fetched(self, partition: Partition, offset: int, published: Sequence[pb.Published], floor: int) -> None:
         """Hand in what the log gave when asked for an offset; kept for a while, oldest goes first.
 
         `floor`: what lies before it had left memory when the log was asked, so nothing of that was overlooked.
         """
-        batches = [Batch(item, [item.batch], 0) for item in published]
+        batches = [Batch.read_back(item) for item in published]
         end = batches[-1].end if batches else floor
         run = Fetched(offset, max(end, offset + 1), batches)
         partition.fetched.append(run)
@@ -207,33 +194,50 @@ class Store:
         if entry is not None:
             self.schedules.remove(entry)
 
-    def _store(self, sequence: int, record: pb.Published, pieces: list[bytes], partition: Partition) -> None:
-        last = partition.buffer.last
+    def store(
+        self,
+        channel: Channel,
+        partition: Partition,
+        sequence: int,
+        base: int,
+        count: int,
+        content: bytes,
+        times: tuple[int, int],
+        ttl_ms: int,
+        deltas: tuple[int, ...] = (),
+    ) -> None:
+        """Take in the messages of a publish. One with the sequence of the publish before shares a record with it."""
+        buffer, ladder, budget = partition.buffer, partition.ladder, self.budget
+        last = buffer.last
         if (
             last is not None
             and last.sequence == sequence
-            and last.end == record.base_offset
-            and last.ttl_ms == record.ttl_ms
-            and not (last.deltas or record.offset_deltas)
+            and last.end == base
+            and last.ttl_ms == ttl_ms
+            and not (last.deltas or deltas)
         ):
-            size = last.extend(record, pieces)
-            partition.buffer.grow_last()
-            self.budget.grow(size)
-            batch = last
+            last.extend(count, content, times)
+            buffer.grow_last()
+            budget.used += len(content)
+            end = last.end
         else:
-            batch = Batch(record, pieces, sequence, partition.buffer)
-            size = batch.size
-            partition.ladder.note(batch.base, partition.bytes)
-            partition.buffer.append(batch)
-            self.budget.add(batch)
+            batch = Batch(base, count, content, sequence, times, ttl_ms, deltas, buffer)
+            ladder.note(base, partition.bytes)
+            buffer.append(batch)
+            budget.add(batch)
+            end = batch.end
             if sequence > self.synced:
                 self._unsynced.append((batch, partition))
-        partition.ladder.reach(record.max_timestamp_us, record.ttl_ms)
-        partition.next_offset = batch.end
-        partition.bytes += size
+        ladder.reach(times[1], ttl_ms)
+        partition.next_offset = end
+        partition.bytes += len(content)
         if not partition.start_timestamp_us:
-            partition.start_timestamp_us = record.min_timestamp_us
+            partition.start_timestamp_us = times[0]
         if sequence <= self.synced:
-            partition.visible = batch.end
-        if self.budget.used > self.budget.limit:
-            self.budget.evict(self.synced)
+            partition.visible = end
+        if ttl_ms and not channel.has_ttl:
+            channel.has_ttl = channel.is_limited = True
+        if channel.is_limited:
+            self.crowded[channel.channel_id] = None
+        if budget.used > budget.limit:
+            budget.evict(self.synced)

@@ -1,11 +1,16 @@
 """What leaves the broker has become durable before, and nothing else leaves it."""
 
+import asyncio
+
 import pytest
 from handbroker import HandBroker, all_stopped, contents, durable, offsets, publish, receipts, replayed
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mq.broker import Broker
 from mq.command import OS, Ack, CreateChannel, CreateGroup, DescribeChannel, Publish, Pull
 from mq.commitqueue import CommitQueue
-from mq.errors import ChannelNotFound, ResourceExhausted, Unavailable
+from mq.errors import ChannelNotFound, MqError, ResourceExhausted, Unavailable
 from mq.limits import Limits
 from mq.state import State
 from wal.memory import MemoryLog
@@ -62,15 +67,13 @@ def test_a_pull_sees_nothing_that_is_not_synced(hand: HandBroker) -> None:
 
 
 def test_planted_a_pull_above_the_mark_is_caught(hand: HandBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = State.apply
+    honest = State.store
 
-    def eager(self: State, sequence: int, record) -> None:  # type: ignore[no-untyped-def]
-        honest(self, sequence, record)
-        for channel in self.channels.values():
-            for partition in channel.partitions:
-                partition.visible = partition.next_offset
+    def eager(self: State, channel, partition, *args) -> None:  # type: ignore[no-untyped-def]
+        honest(self, channel, partition, *args)
+        partition.visible = partition.next_offset
 
-    monkeypatch.setattr(State, "apply", eager)
+    monkeypatch.setattr(State, "store", eager)
     assert sees_unsynced(hand)
 
 
@@ -110,6 +113,48 @@ def test_publishes_of_one_turn_share_a_record_and_nobody_can_tell() -> None:
     for state in states:
         del state["a"].partitions[0].marks[:]  # which stand between records
     assert states[0] == states[1]
+
+
+publishes = st.builds(
+    publish,
+    st.just("a"),
+    st.sampled_from("xyz"),
+    partition=st.sampled_from([None, 0, 1, 2]),
+    producer_id=st.sampled_from(["", "p", "q"]),
+    sequence=st.integers(0, 3),
+    crc=st.integers(0, 1),
+    ttl_ms=st.sampled_from([0, 0, 5]),
+    delay_ms=st.sampled_from([0, 0, 0, 9]),
+)
+steps = st.one_of(publishes, publishes, st.sampled_from(["time", "settle"]))
+
+
+def story(steps: list, *, is_general: bool, partitions: int) -> tuple:
+    """What came of some publishes: their answers, the state, and what a replay makes of the log."""
+    with pytest.MonkeyPatch.context() as patch:
+        if is_general:
+            patch.setattr(Broker, "_publish_plainly", lambda self, command, now: None)
+        hand = HandBroker()
+        hand.ask(CreateChannel("a", partitions))
+        answers: list = []
+        for step in steps:
+            if step == "time":
+                hand.clock.pass_ms(2)
+            elif step == "settle":
+                hand.settle()
+            else:
+                hand.loop.call_soon(hand.broker.submit, step, answers.append)
+                hand.loop.run_until_complete(asyncio.sleep(0))
+        hand.settle()
+        kept = durable(hand.state)
+        assert durable(replayed(hand.log, hand.limits)) == kept
+        return [str(each) if isinstance(each, MqError) else each for each in answers], kept
+
+
+@given(st.lists(steps, max_size=20), st.integers(1, 2))
+def test_the_short_way_of_a_publish_leads_to_where_the_general_one_does(steps: list, partitions: int) -> None:
+    short, general = (story(steps, is_general=each, partitions=partitions) for each in (False, True))
+    assert short == general
 
 
 def test_publishes_with_other_ttl_or_another_record_between_are_not_merged(hand: HandBroker) -> None:

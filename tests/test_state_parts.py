@@ -19,7 +19,7 @@ from mq.ranges import RangeSet
 from mq.retry import Retries
 from mq.timetable import Timetable
 from wal.pb.wal_pb2 import Batch as PlainBatch
-from wal.pb.wal_pb2 import BatchMessage, ChannelSettings, Published
+from wal.pb.wal_pb2 import BatchMessage, ChannelSettings
 
 ranges = st.tuples(st.integers(0, 30), st.integers(0, 30))
 
@@ -129,8 +129,7 @@ def test_a_cut_is_a_slice_of_the_messages(contents, data, has_holes) -> None:
     deltas = sorted(data.draw(st.sets(st.integers(0, 30), min_size=len(contents), max_size=len(contents))))
     deltas = deltas if has_holes else list(range(len(contents)))
     base = 100
-    published = Published(base_offset=base, count=len(contents), offset_deltas=deltas if has_holes else [])
-    stored = Batch(published, [batch(content) for content in contents], 1)
+    stored = Batch(base, len(contents), batch(*contents), 1, (1, 1), 0, tuple(deltas) if has_holes else ())
     all_of_it = [(base + delta, content) for delta, content in zip(deltas, contents, strict=True)]
     start, stop = data.draw(st.integers(100, 135)), data.draw(st.integers(100, 135))
     most, size = data.draw(st.integers(1, 12)), data.draw(st.integers(0, 600))
@@ -152,7 +151,7 @@ def test_a_cut_is_a_slice_of_the_messages(contents, data, has_holes) -> None:
 
 def test_a_batch_with_fields_that_nobody_knows_is_cut_all_the_same() -> None:
     strange = batch("a") + b"\x12\x01x" + batch("b")  # field 2 between the messages
-    stored = Batch(Published(base_offset=0, count=2), [strange], 1)
+    stored = Batch(0, 2, strange, 1, (1, 1), 0)
     cut = stored.cut(1, 2, 1, 100, True)
     assert cut is not None
     assert cut.batch == batch("b")

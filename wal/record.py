@@ -5,7 +5,8 @@ frame's header. What this code does not know it carries: a type from the future 
 fields stay inside their message, and both are written back as they were read.
 
 `batch` is the highest field of the records that have it, so a payload is `serialized head + tag + length + batch`.
-`Carried` uses that: the batch rides beside its record in pieces, and is never copied into a message.
+`Carried` uses that: the batch rides beside its record in pieces, and is never copied into a message. So does `Joined`,
+which becomes a message only when it is encoded, however many publishes came together in it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from wal.pb.wal_pb2 import (
     GroupCreated,
     GroupDeleted,
     GroupUpdated,
+    Part,
     Published,
     Redelivered,
     ScheduleCancelled,
@@ -70,6 +72,8 @@ __all__ = [
     "GroupCreated",
     "GroupDeleted",
     "GroupUpdated",
+    "Joined",
+    "JoinedPart",
     "Placement",
     "Published",
     "Record",
@@ -158,7 +162,46 @@ class Encoded(NamedTuple):
         return sum(map(len, self.pieces))
 
 
-Record: TypeAlias = Message | Unknown | Carried | Encoded
+# One publish in a record: where it begins, when it came, and of an idempotent one its producer, sequence and CRC32C.
+# It ends where the next one begins.
+JoinedPart: TypeAlias = tuple[int, int, str, int, int]
+
+
+class Joined:
+    """A Published that publishes join one after the other, until it is appended. Plain values: it is the hot path's."""
+
+    __slots__ = ("base_offset", "channel_id", "end_offset", "partition", "parts", "pieces", "size", "ttl_ms")
+
+    def __init__(self, channel_id: int, partition: int, base_offset: int, ttl_ms: int) -> None:
+        self.channel_id = channel_id
+        self.partition = partition
+        self.base_offset = self.end_offset = base_offset
+        self.ttl_ms = ttl_ms
+        self.size = 0  # bytes
+        self.pieces: list[bytes] = []
+        self.parts: list[JoinedPart] = []
+
+    def head(self) -> Published:
+        """As a message, without its batch."""
+        parts = self.parts
+        ends = [part[0] for part in parts[1:]] + [self.end_offset]
+        times = [part[1] for part in parts]
+        return Published(
+            channel_id=self.channel_id,
+            partition=self.partition,
+            base_offset=self.base_offset,
+            count=self.end_offset - self.base_offset,
+            min_timestamp_us=min(times),
+            max_timestamp_us=max(times),
+            ttl_ms=self.ttl_ms,
+            parts=[
+                Part(base_offset=base, count=end - base, timestamp_us=time, producer=producer, sequence=number, crc=crc)
+                for (base, time, producer, number, crc), end in zip(parts, ends, strict=True)
+            ],
+        )
+
+
+Record: TypeAlias = Message | Unknown | Carried | Encoded | Joined
 
 
 # Where a record puts messages: channel id, partition, and offsets base <= offset < end. One for every publish, so it is
@@ -168,6 +211,9 @@ Placement: TypeAlias = tuple[int, int, int, int]
 
 def encode(record: Record) -> tuple[int, list[bytes], int]:
     """The type number, the payload in pieces, and its length."""
+    if isinstance(record, Joined):
+        head = record.head().SerializeToString() + _BATCH_TAG + _varint(record.size)
+        return PUBLISHED, [head, *record.pieces], len(head) + record.size
     if isinstance(record, Carried):
         message, batch = record
         length = sum(map(len, batch))
@@ -224,7 +270,7 @@ def _reaches_end(payload: bytes, at: int, length: int) -> bool:
 
 def plain(record: Record) -> Message | Unknown:
     """The record as reading it back would give it."""
-    if isinstance(record, (Carried, Encoded)):
+    if isinstance(record, (Joined, Carried, Encoded)):
         type_, pieces, _ = encode(record)
         return decode(type_, b"".join(pieces))
     return record
@@ -249,6 +295,8 @@ def items_of(record: Atomic) -> Iterator[Message | Unknown]:
 
 def placements(record: Record) -> list[Placement]:
     """The offsets that a record gives to messages: what an index must find."""
+    if isinstance(record, Joined):
+        return [(record.channel_id, record.partition, record.base_offset, record.end_offset)]
     if isinstance(record, Carried):
         record = record[0]
     if isinstance(record, Published):
