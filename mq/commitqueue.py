@@ -22,9 +22,10 @@ from mq.limits import Limits
 from mq.reply import Reply
 from mq.vigil import Vigil
 from wal.errors import RecordTooLarge, WalError
+from wal.joined import Joined, JoinedPart
 from wal.log import Log
 from wal.pb.wal_pb2 import Atomic, ChannelSnapshot, DeadLettered, Published, SnapshotEnd
-from wal.record import Carried, Encoded, Joined, JoinedPart, Record
+from wal.record import Carried, Encoded, Record
 
 Answer = Reply | MqError
 Done = Callable[[Answer], None]

@@ -23,6 +23,7 @@ from wal.pb.wal_pb2 import Acked, Expired
 from wal.record import Record
 
 BATCH_OVERHEAD_BYTES = 96  # of the fields around a batch in an answer
+_FIRST = (0,)  # the partitions of a channel that has one
 
 
 class Answer:
@@ -153,13 +154,12 @@ def decide_lease(state: State, command: Pull, now: int) -> Decision:
     member = group.touch(command.member, now, state.limits.members)
     if command.turn and command.turn < member.turn:
         raise LeaseLost(f"a later pull of member {command.member!r} came while this one was under way")
-    numbers = _partitions_for(state, channel, group, member, command)
-    answer = Answer(command, state, group.room(member), group.fresh_room())
-    for number in numbers:
+    answer = _Leasing(command, state, group, member, now)
+    for number in _partitions_for(state, channel, group, member, command):
         if answer.is_full:
             break
         try:
-            _Leasing(state, channel, group, member, channel.partitions[number], answer, now).run()
+            answer.fill(channel.partitions[number])
         except DataLoss as loss:
             answer.loss = answer.loss or loss
         except Missing:
@@ -170,8 +170,7 @@ def decide_lease(state: State, command: Pull, now: int) -> Decision:
         group.turn += 1
     elif answer.loss and not answer.records:
         raise answer.loss
-    reply = PullReply(answer.batches, channel_id=channel.channel_id, channel=channel.name, group=group.name)
-    reply.group_id = group.group_id
+    reply = PullReply(answer.batches, [], 0, (), channel.channel_id, group.group_id, channel.name, group.name)
     if group.is_ordered:
         reply.generation = group.ownership.generation
         reply.assigned = group.ownership.owned_by(member.name)
@@ -185,41 +184,36 @@ def _partitions_for(state: State, channel: Channel, group: Group, member: Member
         return [number for number in owned if command.partition in (None, number)]
     if command.partition is not None:
         return [channel.partition(command.partition).number]
+    if len(channel.partitions) == 1:
+        return _FIRST
     turn = group.turn % len(channel.partitions)
     return [*range(turn, len(channel.partitions)), *range(turn)]
 
 
-class _Leasing:
-    """One partition's share of an answer: what is due again first, then what was never out."""
+class _Leasing(Answer):
+    """A member's answer. In each partition, what is due again comes first, then what was never out."""
 
-    def __init__(
-        self,
-        state: State,
-        channel: Channel,
-        group: Group,
-        member: Member,
-        partition: Partition,
-        answer: Answer,
-        now: int,
-    ) -> None:
+    def __init__(self, command: Pull, state: State, group: Group, member: Member, now: int) -> None:
+        super().__init__(command, state, group.room(member), group.fresh_room())
         self.state = state
-        self.channel = channel
         self.group = group
         self.member = member
-        self.partition = partition
-        self.cursor: Cursor = group.cursors[partition.number]
-        self.is_ordered = group.is_ordered
-        self.answer = answer
         self.now = now
+        self.partition: Partition
+        self.cursor: Cursor
 
-    def run(self) -> None:
-        if self.is_ordered:
-            while not self.answer.is_full and self._next():
+    def fill(self, partition: Partition) -> None:
+        """Lease what one partition has, as far as it fits. Raises Missing, DataLoss."""
+        self.partition = partition
+        self.cursor = cursor = self.group.cursors[partition.number]
+        if self.group.is_ordered:
+            while not self.is_full and self._next():
                 pass
             return
-        while not self.answer.is_full and self._again():
-            pass
-        while not self.answer.is_full and self._fresh():
+        if cursor.retries.total:
+            while not self.is_full and self._again():
+                pass
+        while not self.is_full and self._fresh():
             pass
 
     def _next(self) -> bool:
@@ -235,30 +229,30 @@ class _Leasing:
     def _again(self) -> bool:
         """Lease what is due for redelivery; false: nothing is, or nothing more fits."""
         retries = self.cursor.retries
-        retry = retries.first_waiting() if self.is_ordered else retries.first_due(self.now)
+        retry = retries.first_waiting() if self.group.is_ordered else retries.first_due(self.now)
         if retry is None or retry.not_before_us > self.now:
             return False
         start, count = retry.start, retry.count + 1
         stop = min(retry.end, self.partition.readable_end(start))
         batch = self.partition.find(start)
-        end = self._skip(batch, start, stop) or self._give(batch, start, stop, count, self.answer.messages)
+        end = self._skip(batch, start, stop) or self._give(batch, start, stop, count, self.messages)
         if end:
             self.cursor.retries.lease(start, end)
         return end > 0
 
     def _fresh(self) -> bool:
         """Lease what was never out; false: there is nothing, or nothing more fits."""
-        if self.answer.fresh <= 0 or self.cursor.has_given(self.partition.visible):
+        cursor, partition = self.cursor, self.partition
+        if self.fresh <= 0 or cursor.has_given(partition.visible):
             return False
-        start, stop = self.cursor.fresh(self.partition.visible)
-        stop = min(stop, self.partition.readable_end(start))
+        start, stop = cursor.fresh(partition.visible)
+        stop = min(stop, partition.readable_end(start))
         if start >= stop:
             return False
-        batch = self.partition.find(start)
-        most = min(self.answer.messages, self.answer.fresh)
-        end = self._skip(batch, start, stop) or self._give(batch, start, stop, 1, most)
+        batch = partition.find(start)
+        end = self._skip(batch, start, stop) or self._give(batch, start, stop, 1, min(self.messages, self.fresh))
         if end:
-            self.cursor.take(start, end)
+            cursor.take(start, end)
         return end > 0
 
     def _skip(self, batch: Batch | None, start: int, stop: int) -> int:
@@ -266,42 +260,31 @@ class _Leasing:
         if batch is None or not batch.holds_any(start, stop):
             # What compaction dropped is done. What damage may hide is not: only this process goes on.
             if not (self.state.damaged or self.partition.is_in_doubt or self.partition.unreadable):
-                self.answer.pass_over(self.group, self.partition, start, stop, self.now)
+                self.pass_over(self.group, self.partition, start, stop, self.now)
             return stop
         if not batch.has_expired(self.now):
             return 0
         end = min(batch.end, stop)
-        self.answer.expire(self.partition, start, end, self.now)
+        self.expire(self.partition, start, end, self.now)
         return end
 
     def _give(self, batch: Batch | None, start: int, stop: int, count: int, most: int) -> int:
         """Lease a stretch as far as it fits; returns its end, or 0."""
         assert batch is not None
-        answer = self.answer
-        cut = batch.cut(start, stop, most, answer.bytes, not answer.batches)
+        cut = batch.cut(start, stop, most, self.bytes, not self.batches)
         if cut is None:
             return 0
-        end = min(cut.end, stop)
-        number = next(self.state.numbers)
-        lease = Lease(
-            make_receipt(self.state.secret, number), self.member.name, self.partition.number, start, end, count
-        )
-        lease.lay_out(cut.base, cut.deltas)
-        lease.since_us = self.now
-        lease.until_us = self.now + self.group.settings.ack_wait_ms * 1000
+        base, end, messages, deltas, content = cut
+        end = min(end, stop)
+        state, now, place = self.state, self.now, self.partition.number
+        number = next(state.numbers)
+        receipt = make_receipt(state.secret, number)
+        lease = Lease(receipt, self.member.name, place, start, end, count)
+        if deltas or base != start:
+            lease.lay_out(base, deltas)
+        lease.since_us = now
+        lease.until_us = until_us = now + self.group.ack_wait_us
         self.group.grant(lease)
-        heappush(self.state.alarms, (lease.until_us, number, self.group, lease))
-        answer.add(
-            PulledBatch(
-                self.partition.number,
-                cut.base,
-                cut.messages,
-                batch.timestamp_us,
-                cut.deltas,
-                cut.batch,
-                lease.receipt,
-                count,
-                lease.until_us,
-            )
-        )
+        heappush(state.alarms, (until_us, number, self.group, lease))
+        self.add(PulledBatch(place, base, messages, batch.timestamp_us, deltas, content, receipt, count, until_us))
         return end

@@ -37,8 +37,8 @@ class Group:
     def __init__(self, group_id: int, name: str, settings: GroupSettings, channel_id: int, created_us: int) -> None:
         self.group_id = group_id
         self.name = name
-        self.settings = settings
         self.channel_id = channel_id
+        self.keep(settings)
         self.created_us = created_us
         self.cursors: list[Cursor] = []
         self.skipped = 0  # messages trimmed or expired before this group saw them
@@ -52,9 +52,13 @@ class Group:
         self._turns: OrderedDict[str, int] = OrderedDict()  # of members that have left, by name
         self._fresh_out = 0  # messages out for the first time; the others are among the retries
 
-    @property
-    def is_ordered(self) -> bool:
-        return self.settings.mode == GroupSettings.ORDERED
+    def keep(self, settings: GroupSettings) -> None:
+        """How it delivers, from now on. What every pull asks for is kept apart: a message is slow to read."""
+        self.settings = settings
+        self.is_ordered = settings.mode == GroupSettings.ORDERED
+        self.ack_wait_us = settings.ack_wait_ms * 1000
+        self.max_pending = settings.max_pending
+        self.max_pending_per_member = settings.max_pending_per_member
 
     def pending(self) -> int:
         """Messages out with members or waiting for redelivery."""
@@ -62,12 +66,12 @@ class Group:
 
     def room(self, member: Member) -> int:
         """How many more messages the member may get."""
-        most = self.settings.max_pending_per_member
+        most = self.max_pending_per_member
         return max(0, most - member.leased) if most else UNLIMITED
 
     def fresh_room(self) -> int:
         """How many of them may be new ones: what waits for redelivery is pending already, and may always go out."""
-        most = self.settings.max_pending
+        most = self.max_pending
         return max(0, most - self.pending()) if most else UNLIMITED
 
     def is_exhausted(self, count: int) -> bool:

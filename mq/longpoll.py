@@ -15,6 +15,8 @@ from mq.reply import PullReply
 Key = Partition | Group
 Queue = OrderedDict["LongPoll", None]
 
+_NOBODY: Queue = OrderedDict()  # stays empty
+
 
 class LongPoll:
     """A pull that waits for messages; `cancel` is for when nobody wants the answer any more."""
@@ -75,7 +77,7 @@ class LongPolls:
 
     def on(self, key: Key) -> Queue:
         """Who waits for a partition or a group, longest first."""
-        return self._queues.get(key) or OrderedDict()
+        return self._queues.get(key, _NOBODY)
 
     def groups_of(self, channel_id: int) -> list[Group]:
         return list(self._groups.get(channel_id, ()))

@@ -142,7 +142,7 @@ class Pulls:
         queue = self._polls.on(group)
         if not queue:
             return
-        is_picky = group.is_ordered or group.settings.max_pending_per_member  # what one can't get, another may
+        is_picky = group.is_ordered or group.max_pending_per_member  # what one can't get, another may
         for poll in list(queue):
             if poll.keys and not self._retry(poll) and not is_picky and poll.pull.partition is None:
                 break
@@ -214,9 +214,10 @@ class Pulls:
     def moved(self, partitions: list[Partition]) -> None:
         """More is visible in these partitions."""
         for partition in partitions:
-            for poll in list(self._polls.on(partition)):
-                if poll.keys:
-                    self._retry(poll)
+            if readers := self._polls.on(partition):
+                for poll in list(readers):
+                    if poll.keys:
+                        self._retry(poll)
             for group in self._polls.groups_of(partition.channel_id):
                 self.wake(group)
 

@@ -106,7 +106,7 @@ def decide_reject(state: State, command: Reject, now: int) -> Decision:
 def decide_extend(state: State, command: Extend, now: int) -> Decision:
     _, group = _group(state, command, now)
     held = [group.holding(command.member, receipt) for receipt in command.receipts]
-    until_us = now + (command.ack_wait_ms or group.settings.ack_wait_ms) * 1000
+    until_us = now + (command.ack_wait_ms * 1000 or group.ack_wait_us)
     for lease, _ranges in held:
         lease.until_us = until_us
         heappush(state.alarms, (until_us, next(state.numbers), group, lease))

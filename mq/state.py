@@ -193,7 +193,7 @@ class State(Store):
     def _group_updated(self, sequence: int, record: pb.GroupUpdated) -> None:
         group = self._group(record.channel_id, record.group_id)
         if group is not None:
-            group.settings = record.settings
+            group.keep(record.settings)
 
     def _group_deleted(self, sequence: int, record: pb.GroupDeleted) -> None:
         group = self._group(record.channel_id, record.group_id)

@@ -16,8 +16,8 @@ import pytest
 # too. `wal` comes before `mq` and never imports it.
 LAYERS = [
     # the log
-    {"wal.pb", "wal.errors"},
-    {"wal.frame", "wal.record", "wal.straight", "wal.disk", "wal.reserve", "wal.clock"},
+    {"wal.pb", "wal.errors", "wal.varint"},
+    {"wal.frame", "wal.joined", "wal.record", "wal.straight", "wal.disk", "wal.reserve", "wal.clock"},
     {"wal.segment", "wal.index", "wal.manifest", "wal.watermark", "wal.space", "wal.options", "wal.proposal"},
     {"wal.chain", "wal.tail", "wal.reader", "wal.rewrite", "wal.live"},
     {"wal.continuity", "wal.check"},
@@ -64,9 +64,9 @@ LAYERS = [
 
 # Spark reads and rewrites segments, and never owns a log.
 OF_SPARK = {
-    "wal.errors", "wal.frame", "wal.record", "wal.pb", "wal.clock", "wal.disk", "wal.segment", "wal.index",
-    "wal.manifest", "wal.watermark", "wal.chain", "wal.continuity", "wal.check", "wal.tail", "wal.rewrite",
-    "wal.verify", "wal.install", "wal.clean", "wal.proposal",
+    "wal.errors", "wal.varint", "wal.frame", "wal.joined", "wal.record", "wal.pb", "wal.clock", "wal.disk",
+    "wal.segment", "wal.index", "wal.manifest", "wal.watermark", "wal.chain", "wal.continuity", "wal.check",
+    "wal.tail", "wal.rewrite", "wal.verify", "wal.install", "wal.clean", "wal.proposal",
 }  # fmt: skip
 
 # All that these may import of the project beside themselves, where the layer alone would allow more.
@@ -98,11 +98,11 @@ OF_WAL = {
     "mq.testing": {"*"},
     "mq.cli": {"*"},
     "mq.broker": {"wal.clock", "wal.errors", "wal.log", "wal.record", "wal.pb"},
-    "mq.service": {"wal.errors", "wal.log", "wal.record", "wal.pb", "wal.proposal"},
+    "mq.service": {"wal.errors", "wal.varint", "wal.log", "wal.record", "wal.pb", "wal.proposal"},
     "mq.command": {"wal.record", "wal.pb"},
     "mq.reply": {"wal.record", "wal.pb"},
     "mq.limits": {"wal.record", "wal.pb"},
-    "mq.commitqueue": {"wal.errors", "wal.log", "wal.record", "wal.pb"},
+    "mq.commitqueue": {"wal.errors", "wal.log", "wal.joined", "wal.record", "wal.pb"},
     "mq.owner": {"wal.clock", "wal.log", "wal.record"},
     "mq.cleaner": {"wal.errors", "wal.log"},
     "mq.installer": {"wal.errors", "wal.log"},
@@ -116,7 +116,7 @@ OF_WAL = {
 
 # Commands and bytes go in, values come out: no files, no clock, no loop, no luck, no logger.
 PURE = {
-    "wal.errors", "wal.frame", "wal.record",
+    "wal.errors", "wal.varint", "wal.frame", "wal.joined", "wal.record",
     "mq.errors", "mq.units", "mq.wire", "mq.command", "mq.reply", "mq.limits", *CORE,
 }  # fmt: skip
 IMPURE = {

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.command import Publish
+from mq.command import Position, Publish
 from mq.errors import MqError
 from mq.pb import mq_pb2 as pb
-from mq.reply import PublishReply
-from mq.service import Edge, plain, request, response
+from mq.reply import PublishReply, PulledBatch, PullReply
+from mq.service import Edge, batch, plain, request, response
 
 EDGE = Edge()
 
@@ -91,3 +91,55 @@ def test_an_answer_is_written_as_protobuf_writes_it(
         duplicate=duplicate,
     )
     assert b"".join(response.publish(reply)) == expected.SerializeToString()
+    batched = pb.PublishBatchResponse(
+        partition=partition,
+        base_offset=offset,
+        count=1,
+        timestamp_us=time,
+        durable=durable,  # type: ignore[arg-type]
+        schedule_id=schedule,
+        duplicate=duplicate,
+    )
+    assert b"".join(response.publish_batch(reply)) == batched.SerializeToString()
+
+
+numbers = st.one_of(st.integers(0, 200), st.integers(0, 2**63 - 1))
+small = st.one_of(st.integers(0, 200), st.integers(0, 2**32 - 1))
+pulled_batches = st.builds(
+    PulledBatch,
+    partition=small,
+    base_offset=numbers,
+    count=small,
+    timestamp_us=numbers,
+    offset_deltas=st.lists(small, max_size=3),
+    batch=st.one_of(st.just(b""), st.binary(max_size=40).map(lambda content: batch.of_one(content, None, [], EDGE))),
+    receipt=st.binary(max_size=20),
+    delivery_count=small,
+    lease_until_us=numbers,
+)
+pull_replies = st.builds(
+    PullReply,
+    st.lists(pulled_batches, max_size=3),
+    next=st.lists(st.builds(Position, small, numbers), max_size=2),
+    generation=numbers,
+    assigned=st.lists(small, max_size=2),
+    channel_id=numbers,
+    group_id=numbers,
+)
+
+
+@given(pull_replies)
+def test_an_answer_to_a_pull_is_what_protobuf_reads_as_that(reply: PullReply) -> None:
+    expected = pb.PullResponse(
+        next_offset=reply.next[0].offset if len(reply.next) == 1 else 0,
+        next=[pb.Position(partition=each.partition, offset=each.offset) for each in reply.next],
+        generation=reply.generation,
+        assigned=reply.assigned if reply.generation else [],  # only ordered groups have both
+        channel_id=reply.channel_id,
+        group_id=reply.group_id,
+    )
+    reply.assigned = list(expected.assigned)
+    for each in reply.batches:
+        fields = {slot: getattr(each, slot) for slot in PulledBatch.__slots__}
+        expected.batches.add(**{**fields, "batch": pb.Batch.FromString(each.batch)})
+    assert pb.PullResponse.FromString(b"".join(response.pull(reply))) == expected

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from walsample import batch, one_of_each, published
 
+from wal.joined import Joined
 from wal.pb import wal_pb2 as pb
 from wal.record import (
     CLASS_OF,
@@ -29,6 +30,7 @@ from wal.record import (
     plain,
     published_in,
 )
+from wal.varint import number, varint
 
 numbers = st.integers(0, 2**32 - 1)
 pieces = st.lists(st.binary(max_size=300), max_size=4)
@@ -74,6 +76,44 @@ def test_a_carried_batch_is_encoded_as_the_plain_record(record, parts):
     if whole.batch:
         assert payload == whole.SerializeToString()
     assert not record.batch, "the batch is never copied into the message"
+
+
+numbers = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1))
+joined_parts = st.lists(
+    st.tuples(st.integers(1, 300), numbers, st.sampled_from(["", "p", "é" * 80]), numbers, st.integers(0, 2**32 - 1)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(st.tuples(numbers, st.integers(0, 2**32 - 1), st.integers(0, 2**62), numbers), joined_parts, pieces)
+def test_publishes_that_joined_are_encoded_as_the_plain_record(place, counts_and_parts, parts):
+    channel_id, partition, base, ttl_ms = place
+    joined = Joined(channel_id, partition, base, ttl_ms)
+    whole = Published(channel_id=channel_id, partition=partition, base_offset=base, ttl_ms=ttl_ms)
+    for count, time, producer, sequence, crc in counts_and_parts:
+        sequence, crc = (sequence, crc) if producer else (0, 0)
+        at = joined.end_offset
+        joined.parts.append((at, time, producer, sequence, crc))
+        joined.end_offset += count
+        whole.parts.add(base_offset=at, count=count, timestamp_us=time, producer=producer, sequence=sequence, crc=crc)
+    whole.count = joined.end_offset - base
+    times = [part.timestamp_us for part in whole.parts]
+    whole.min_timestamp_us, whole.max_timestamp_us = min(times), max(times)
+    assert joined.head() == whole.SerializeToString()
+    joined.pieces = parts
+    joined.size = sum(map(len, parts))
+    whole.batch = b"".join(parts)
+    type_, payload = payload_of(joined)
+    assert decode(type_, payload) == whole == plain(joined)
+    assert encode(joined)[2] == len(payload)
+    assert placements(joined) == placements(whole)
+
+
+@given(numbers)
+def test_a_number_is_written_as_protobuf_writes_it(value):
+    assert number(b"\x40", value) == Published(ttl_ms=value).SerializeToString()
+    assert varint(value) == (number(b"", value) or b"\0")
 
 
 @given(pieces, st.integers(1, 2**40))

@@ -5,8 +5,8 @@ frame's header. What this code does not know it carries: a type from the future 
 fields stay inside their message, and both are written back as they were read.
 
 `batch` is the highest field of the records that have it, so a payload is `serialized head + tag + length + batch`.
-`Carried` uses that: the batch rides beside its record in pieces, and is never copied into a message. So does `Joined`,
-which becomes a message only when it is encoded, however many publishes came together in it.
+`Carried` uses that: the batch rides beside its record in pieces, and is never copied into a message. So does `Joined`
+(wal/joined.py), which is never a message at all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError, Message
 
+from wal.joined import Joined
 from wal.pb import wal_pb2 as pb
 from wal.pb.wal_pb2 import (
     Acked,
@@ -32,7 +33,6 @@ from wal.pb.wal_pb2 import (
     GroupCreated,
     GroupDeleted,
     GroupUpdated,
-    Part,
     Published,
     Redelivered,
     ScheduleCancelled,
@@ -44,6 +44,7 @@ from wal.pb.wal_pb2 import (
     Sought,
     Trimmed,
 )
+from wal.varint import varint
 
 __all__ = [
     "ATOMIC",
@@ -73,7 +74,6 @@ __all__ = [
     "GroupDeleted",
     "GroupUpdated",
     "Joined",
-    "JoinedPart",
     "Placement",
     "Published",
     "Record",
@@ -130,7 +130,6 @@ SEAL, PUBLISHED, SNAPSHOT_BEGIN, SNAPSHOT_END = pb.SEAL, pb.PUBLISHED, pb.SNAPSH
 CHANNEL_SNAPSHOT = pb.CHANNEL_SNAPSHOT
 DAMAGED, SKIPPED, ATOMIC, DEAD_LETTERED = pb.DAMAGED, pb.SKIPPED, pb.ATOMIC, pb.DEAD_LETTERED
 
-_BYTES = [bytes([value]) for value in range(256)]
 _BATCH_TAG = bytes([15 << 3 | 2])  # field 15, length-delimited
 _WITH_BATCH: dict[int, type[Published | Scheduled]] = {pb.PUBLISHED: Published, pb.SCHEDULED: Scheduled}
 _MOST_HEAD_BYTES = 4096  # in which a batch must begin, or a record is decoded as a whole
@@ -162,45 +161,6 @@ class Encoded(NamedTuple):
         return sum(map(len, self.pieces))
 
 
-# One publish in a record: where it begins, when it came, and of an idempotent one its producer, sequence and CRC32C.
-# It ends where the next one begins.
-JoinedPart: TypeAlias = tuple[int, int, str, int, int]
-
-
-class Joined:
-    """A Published that publishes join one after the other, until it is appended. Plain values: it is the hot path's."""
-
-    __slots__ = ("base_offset", "channel_id", "end_offset", "partition", "parts", "pieces", "size", "ttl_ms")
-
-    def __init__(self, channel_id: int, partition: int, base_offset: int, ttl_ms: int) -> None:
-        self.channel_id = channel_id
-        self.partition = partition
-        self.base_offset = self.end_offset = base_offset
-        self.ttl_ms = ttl_ms
-        self.size = 0  # bytes
-        self.pieces: list[bytes] = []
-        self.parts: list[JoinedPart] = []
-
-    def head(self) -> Published:
-        """As a message, without its batch."""
-        parts = self.parts
-        ends = [part[0] for part in parts[1:]] + [self.end_offset]
-        times = [part[1] for part in parts]
-        return Published(
-            channel_id=self.channel_id,
-            partition=self.partition,
-            base_offset=self.base_offset,
-            count=self.end_offset - self.base_offset,
-            min_timestamp_us=min(times),
-            max_timestamp_us=max(times),
-            ttl_ms=self.ttl_ms,
-            parts=[
-                Part(base_offset=base, count=end - base, timestamp_us=time, producer=producer, sequence=number, crc=crc)
-                for (base, time, producer, number, crc), end in zip(parts, ends, strict=True)
-            ],
-        )
-
-
 Record: TypeAlias = Message | Unknown | Carried | Encoded | Joined
 
 
@@ -212,12 +172,12 @@ Placement: TypeAlias = tuple[int, int, int, int]
 def encode(record: Record) -> tuple[int, list[bytes], int]:
     """The type number, the payload in pieces, and its length."""
     if isinstance(record, Joined):
-        head = record.head().SerializeToString() + _BATCH_TAG + _varint(record.size)
+        head = record.head() + _BATCH_TAG + varint(record.size)
         return PUBLISHED, [head, *record.pieces], len(head) + record.size
     if isinstance(record, Carried):
         message, batch = record
         length = sum(map(len, batch))
-        head = message.SerializeToString() + _BATCH_TAG + _varint(length)
+        head = message.SerializeToString() + _BATCH_TAG + varint(length)
         return TYPE_OF[type(message)], [head, *batch], len(head) + length
     if isinstance(record, Encoded):
         return record.type, record.pieces, record.ByteSize()
@@ -326,11 +286,3 @@ def end_offset(published: Published) -> int:
     if published.offset_deltas:
         return published.base_offset + published.offset_deltas[-1] + 1
     return published.base_offset + published.count
-
-
-def _varint(value: int) -> bytes:
-    out = b""
-    while value > 0x7F:
-        out += _BYTES[value & 0x7F | 0x80]
-        value >>= 7
-    return out + _BYTES[value]

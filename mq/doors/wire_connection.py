@@ -143,9 +143,9 @@ class WireConnection(Link):
         if len(answer) == 1:
             self._outbox.put(_pack_header(len(answer[0]), id_, wire.OK, 0) + answer[0])
         else:
-            self._outbox.put(_pack_header(sum(map(len, answer)), id_, wire.OK, 0))
-            for piece in answer:
-                self._outbox.put(piece)
+            size = sum(map(len, answer))
+            self._outbox.put(_pack_header(size, id_, wire.OK, 0))
+            self._outbox.add(answer, size)
         if type(answer) is Delivery:
             self._outbox.put_delivery(answer)
         if not self._pending:

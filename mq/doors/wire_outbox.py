@@ -77,6 +77,11 @@ class Outbox:
             self._is_planned = True
             self._mail.add(self)
 
+    def add(self, pieces: list[bytes], size: int) -> None:
+        """More of what was put in last."""
+        self._pieces += pieces
+        self.bytes += size
+
     def put_delivery(self, delivery: Delivery) -> None:
         """The frame put in last leases messages."""
         if self._deliveries is None:

@@ -14,6 +14,7 @@ from mq.errors import InvalidArgument, MessageTooLarge
 from mq.pb import mq_pb2 as pb
 from mq.pb import raw_pb2 as raw
 from mq.service.edge import Edge
+from wal.varint import varint
 
 _MESSAGE_TAG = b"\x0a"  # Batch.messages = 1
 _CONTENT_TAG = b"\x0a"  # BatchMessage.content = 1
@@ -84,18 +85,6 @@ def of_one(content: bytes, key: bytes | None, headers: list[bytes], edge: Edge) 
     return b"".join([_MESSAGE_TAG, varint(size), *pieces])
 
 
-def varint(value: int) -> bytes:
-    """A number as protobuf writes it."""
-    if value < 0x80:
-        return _SMALL[value]
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     """A number and where it ends; past the end of the data it ends past it, too."""
     value = shift = 0
@@ -105,6 +94,3 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at + 1
         shift += 7
     return value, len(data) + 1
-
-
-_SMALL = [bytes([value]) for value in range(0x80)]

@@ -1,7 +1,8 @@
-"""The smallest publish, channel and content and nothing else, read and answered without protobuf. Pure.
+"""What is said for every small message, read and written without protobuf. Pure.
 
-It is what every client of the first broker sends, and at small sizes protobuf's objects would cost more than the
-broker does. Whatever looks different is left to the general way; tests compare the two.
+The smallest publish, channel and content and nothing else, is what every client of the first broker sends; and at
+small sizes protobuf's objects would cost more than the broker does. Whatever looks different is left to the general
+way; tests compare the two.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from mq.command import Publish
-from mq.reply import PublishReply
+from mq.reply import PublishReply, PulledBatch
 from mq.service.edge import Edge
+from wal.varint import number, varint
 
 _CHANNEL_TAG = 0x0A  # PublishRequest.channel = 1
 _CONTENT_TAG = 0x12  # PublishRequest.content = 2
@@ -52,22 +54,42 @@ def answer(reply: PublishReply) -> bytes | None:
     """A PublishResponse, as protobuf would write it; None where there is more to say than where and when."""
     if reply.schedule_id or reply.duplicate or reply.partition:
         return None
-    offset = reply.base_offset
-    tail = _tail(reply.timestamp_us, reply.durable)
-    if offset < 0x80:
-        return b"\x10%c%b" % (offset, tail) if offset else tail
-    return b"\x10%c%b%b" % (offset & 0x7F | 0x80, varint(offset >> 7), tail)
+    return number(b"\x10", reply.base_offset) + _tail(b"\x18", reply.timestamp_us, b"\x20", reply.durable)
 
 
-@lru_cache(1_024)  # offsets follow each other, so that all but their lowest bits were seen before
-def varint(value: int) -> bytes:
-    """A number as protobuf writes it."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+def batch_answer(reply: PublishReply) -> bytes | None:
+    """A PublishBatchResponse, likewise."""
+    if reply.schedule_id or reply.duplicate or reply.placements:
+        return None
+    return (
+        number(b"\x08", reply.partition)
+        + number(b"\x10", reply.base_offset)
+        + number(b"\x18", reply.count)
+        + _tail(b"\x20", reply.timestamp_us, b"\x28", reply.durable)
+    )
+
+
+def pulled(batch: PulledBatch) -> bytes:
+    """A PulledBatch up to the messages themselves, which are its last field."""
+    deltas = b""
+    if batch.offset_deltas:
+        packed = b"".join(map(varint, batch.offset_deltas))
+        deltas = b"\x2a" + varint(len(packed)) + packed
+    receipt = batch.receipt
+    return b"".join(
+        (
+            number(b"\x08", batch.partition),
+            number(b"\x10", batch.base_offset),
+            number(b"\x18", batch.count),
+            number(b"\x20", batch.timestamp_us),
+            deltas,
+            b"\x32" + varint(len(receipt)) + receipt if receipt else b"",
+            number(b"\x38", batch.delivery_count),
+            number(b"\x40", batch.lease_until_us),
+            b"\x7a",
+            varint(len(batch.batch)),
+        )
+    )
 
 
 @lru_cache(1_024)
@@ -76,6 +98,5 @@ def _opening(size: int) -> bytes:
 
 
 @lru_cache(64)  # publishes that share a record share its time
-def _tail(timestamp_us: int, durable: int) -> bytes:
-    time = b"\x18" + varint(timestamp_us) if timestamp_us else b""
-    return time + (b"\x20" + varint(durable) if durable else b"")
+def _tail(time: bytes, timestamp_us: int, durability: bytes, durable: int) -> bytes:
+    return number(time, timestamp_us) + number(durability, durable)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from mq import reply
 from mq.command import Position
@@ -10,13 +11,12 @@ from mq.errors import MqError
 from mq.pb import mq_pb2 as pb
 from mq.pb import raw_pb2 as raw
 from mq.service import plain
-from mq.service.batch import varint
 from mq.service.convert import public_channel_settings, public_group_settings
+from wal.varint import varint
 
 Pieces = list[bytes]
 
 _BATCHES_TAG = b"\x0a"  # PullResponse.batches = 1
-_BATCH_TAG = b"\x7a"  # PulledBatch.batch = 15
 _EMPTY: Pieces = [b""]
 
 
@@ -53,7 +53,7 @@ def publish(answer: reply.PublishReply) -> Pieces:
 
 
 def publish_batch(answer: reply.PublishReply) -> Pieces:
-    return [_publish_batch(answer).SerializeToString()]
+    return [plain.batch_answer(answer) or _publish_batch(answer).SerializeToString()]
 
 
 def _publish_batch(answer: reply.PublishReply) -> pb.PublishBatchResponse:
@@ -86,28 +86,26 @@ def refused_batch(error: MqError) -> Pieces:
 def pull(answer: reply.PullReply) -> Pieces:
     pieces: Pieces = []
     for pulled in answer.batches:
-        head = raw.PulledBatch(
-            partition=pulled.partition,
-            base_offset=pulled.base_offset,
-            count=pulled.count,
-            timestamp_us=pulled.timestamp_us,
-            offset_deltas=pulled.offset_deltas,
-            receipt=pulled.receipt,
-            delivery_count=pulled.delivery_count,
-            lease_until_us=pulled.lease_until_us,
-        ).SerializeToString()
-        head += _BATCH_TAG + varint(len(pulled.batch))
-        pieces += (_BATCHES_TAG + varint(len(head) + len(pulled.batch)) + head, pulled.batch)
-    tail = raw.PullResponse(
-        next_offset=answer.next[0].offset if len(answer.next) == 1 else 0,
-        next=_positions(answer.next),
-        generation=answer.generation,
-        assigned=answer.assigned,
-        channel_id=answer.channel_id,
-        group_id=answer.group_id,
-    )
-    pieces.append(tail.SerializeToString())
+        head, batch = plain.pulled(pulled), pulled.batch
+        pieces += (_BATCHES_TAG + varint(len(head) + len(batch)) + head, batch)
+    if answer.next or answer.generation:
+        tail = raw.PullResponse(
+            next_offset=answer.next[0].offset if len(answer.next) == 1 else 0,
+            next=_positions(answer.next),
+            generation=answer.generation,
+            assigned=answer.assigned,
+            channel_id=answer.channel_id,
+            group_id=answer.group_id,
+        )
+        pieces.append(tail.SerializeToString())
+    else:
+        pieces.append(_ids(answer.channel_id, answer.group_id))
     return pieces
+
+
+@lru_cache(1_024)  # all that is said to a shared group beside its messages
+def _ids(channel_id: int, group_id: int) -> bytes:
+    return raw.PullResponse(channel_id=channel_id, group_id=group_id).SerializeToString()
 
 
 def ack(answer: reply.AckReply) -> Pieces:

@@ -114,11 +114,15 @@ class Service:
         return poll if waiter is not None else None
 
     def _finish_pull(self, method: Method, done: Done, answer: Reply | MqError) -> None:
-        if isinstance(answer, PullReply) and answer.group:
-            release = partial(self._broker.release, answer.leased())
-            self._finish(method, lambda pieces: done(_delivery(pieces, release)), answer)
-        else:
+        if not (isinstance(answer, PullReply) and answer.group):
             self._finish(method, done, answer)
+            return
+        try:
+            pieces = method.encode(answer)
+        except Exception as error:
+            done(self._as_mq_error(method, error))
+            return
+        done(Delivery(pieces, partial(self._broker.release, answer.leased())))
 
     def _call_local(self, method: Method, request: bytes, done: Done) -> Waiter | None:
         if method.name == "mq.AdminService/ListSegments":
@@ -164,10 +168,6 @@ class Service:
         if method.is_compatible and isinstance(error, ChannelNotFound):
             error.status = "FAILED_PRECONDITION"
         return error
-
-
-def _delivery(pieces: Answer, release: Callable[[], None]) -> Answer:
-    return pieces if isinstance(pieces, MqError) else Delivery(pieces, release)
 
 
 class _LongPoll:
