@@ -62,10 +62,8 @@ class OpenRecord(Joined):
 
     __slots__ = ("plain_us", "sequence")
 
-    def __init__(self, channel_id: int, partition: int, base_offset: int, ttl_ms: int, sequence: int) -> None:
-        super().__init__(channel_id, partition, base_offset, ttl_ms)
-        self.sequence = sequence
-        self.plain_us = 0  # when the last part was published; 0 where that has a producer, whose are told apart
+    sequence: int
+    plain_us: int  # when the last part was published; 0 where that has a producer, whose are told apart
 
     def takes(self, offset: int, count: int, size: int, ttl_ms: int, limits: Limits) -> bool:
         """Whether a batch may follow those that are here."""
@@ -202,8 +200,9 @@ class CommitQueue:
             self.unsynced_bytes += size
             self.replay_bytes += size
         else:
-            here = opened[partition] = OpenRecord(channel_id, partition, part[0], ttl_ms, self.last + 1)
-            self._append(here, size + 64)
+            here = opened[partition] = OpenRecord(channel_id, partition, part[0], ttl_ms)
+            here.sequence = self._append(here, size + 64)
+            here.plain_us = 0
         if len(opened) > 1 and part[2]:
             # A producer's publishes stay in its order, also over partitions: nothing joins an earlier record now.
             self._open[channel_id] = {partition: here}

@@ -59,8 +59,11 @@ class Ladder:
 
     def reach(self, time_us: int, ttl_ms: int) -> None:
         """There are messages now that were published at a time and expire after another."""
-        self.end_us = max(self.end_us, time_us)
-        self.end_expiry_us = max(self.end_expiry_us, time_us + ttl_ms * 1000 if ttl_ms else NEVER_US)
+        if time_us > self.end_us:
+            self.end_us = time_us
+        expiry_us = time_us + ttl_ms * 1000 if ttl_ms else NEVER_US
+        if expiry_us > self.end_expiry_us:
+            self.end_expiry_us = expiry_us
 
     def _thin(self) -> None:
         self._offsets, self._bytes = self._offsets[::2], self._bytes[::2]

@@ -11,8 +11,11 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from typing import ParamSpec
 
 from wal.writer import TEND_SECONDS, Group, Item, Task, Writer
+
+P = ParamSpec("P")
 
 LINGER_SECONDS = 0.001  # of silence, then what nobody waits for is synced too: a stream of it shares few syncs
 
@@ -60,12 +63,12 @@ class Drive:
 
         False: hand it over; `meanwhile` was not called. A failure is told as ever, and then the group is not durable.
         """
-        return self._here(patience, lambda: self._writer.commit(group, meanwhile))
+        return self._here(patience, self._writer.commit, group, meanwhile)
 
     def rest(self, patience: float, meanwhile: Callable[[], None]) -> None:
         """Do what a commit left over: sync what it only wrote, note in the watermark what it synced."""
         if self._writer.has_unsynced:
-            if not self._here(patience, lambda: self._sync(meanwhile)) and self.failure is None:
+            if not self._here(patience, self._sync, meanwhile) and self.failure is None:
                 self._queue.put(Task(lambda: None))  # the thread looks whether anything is left to sync
         elif self._writer.has_news:
             self._here(float("inf"), self._mark)
@@ -78,14 +81,14 @@ class Drive:
         self._writer.mark_at_once()
         return True
 
-    def _here(self, patience: float, act: Callable[[], bool]) -> bool:
+    def _here(self, patience: float, act: Callable[P, bool], *args: P.args, **kwargs: P.kwargs) -> bool:
         """Be the writer for a moment, if it has nothing else to do and the disk was quick the last time."""
         if self._writer.likely_seconds > patience or self._handed != self._done:
             return False
         if not self._baton.acquire(blocking=False):
             return False
         try:
-            return self._may_write and act()
+            return self.failure is None and not self._is_over and act(*args, **kwargs)
         except BaseException as error:
             self.failure = error  # before anybody else has the baton: a second sync would succeed, and prove nothing
         finally:

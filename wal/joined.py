@@ -1,7 +1,7 @@
 """A publish on its way into the log, which others join: the record of the hot path. No I/O here.
 
-It holds plain values, and is written in the bytes that protobuf would write for a `Published`, without an object of it:
-for a single small publish, that object would cost as much as all of the rest of the log.
+It holds plain values, and is written as a `Published` without an object of it: for a single small publish, that would
+cost as much as all of the rest of the log.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from functools import lru_cache
 from typing import TypeAlias
 
-from wal.varint import number, varint
+from wal.varint import varint
 
 # One publish in a record: where it begins, when it came, and of an idempotent one its producer, sequence and CRC32C.
 # It ends where the next one begins.
@@ -36,41 +36,42 @@ class Joined:
     def head(self) -> bytes:
         """The message up to its batch, which is the last field."""
         parts = self.parts
+        base, count = varint(self.base_offset), varint(self.end_offset - self.base_offset)
+        oldest = youngest = varint(parts[0][1])
         if len(parts) == 1:
-            told, oldest = _part(parts[0], self.end_offset), parts[0][1]
-            youngest = oldest
+            told = _part(base, count, oldest, parts[0])
         else:
             ends = [part[0] for part in parts[1:]] + [self.end_offset]
-            told = b"".join(map(_part, parts, ends))
+            told = b"".join(
+                [
+                    _part(varint(part[0]), varint(end - part[0]), varint(part[1]), part)
+                    for part, end in zip(parts, ends, strict=True)
+                ]
+            )
             times = [part[1] for part in parts]
-            oldest, youngest = min(times), max(times)
-        return b"%b%b%b%b%b%b%b" % (
-            _place(self.channel_id, self.partition),
-            number(b"\x18", self.base_offset),
-            number(b"\x20", self.end_offset - self.base_offset),
-            told,
-            number(b"\x30", oldest),
-            number(b"\x38", youngest),
-            number(b"\x40", self.ttl_ms),
-        )
+            oldest, youngest = varint(min(times)), varint(max(times))
+        place = _place(self.channel_id, self.partition)
+        head = b"%b\x18%b\x20%b%b\x30%b\x38%b" % (place, base, count, told, oldest, youngest)
+        return head + b"\x40" + varint(self.ttl_ms) if self.ttl_ms else head
 
 
-def _part(part: JoinedPart, end: int) -> bytes:
+def _part(base: bytes, count: bytes, time_us: bytes, part: JoinedPart) -> bytes:
     """A field with a Part in it."""
-    base, time_us, producer, sequence, crc = part
-    who = _producer(producer) + number(b"\x20", sequence) if producer else b""
-    if crc:
-        who += b"\x2d" + _pack_crc(crc)
-    told = b"%b%b%b%b" % (number(b"\x08", base), number(b"\x10", end - base), who, number(b"\x30", time_us))
-    return b"\x2a" + varint(len(told)) + told
+    _, _, producer, sequence, crc = part
+    if producer:
+        who = b"%b\x20%b\x2d%b" % (_producer(producer), varint(sequence), _pack_crc(crc))
+        told = b"\x08%b\x10%b%b\x30%b" % (base, count, who, time_us)
+    else:
+        told = b"\x08%b\x10%b\x30%b" % (base, count, time_us)
+    return b"\x2a%b%b" % (varint(len(told)), told)
 
 
 @lru_cache(1_024)
 def _place(channel_id: int, partition: int) -> bytes:
-    return number(b"\x08", channel_id) + number(b"\x10", partition)
+    return b"\x08%b\x10%b" % (varint(channel_id), varint(partition))
 
 
 @lru_cache(1_024)
 def _producer(name: str) -> bytes:
     data = name.encode()
-    return b"\x1a" + varint(len(data)) + data
+    return b"\x1a%b%b" % (varint(len(data)), data)

@@ -1,4 +1,7 @@
-"""Numbers as protobuf writes them, for the few messages that are written without its objects. Pure."""
+"""Numbers as protobuf writes them, for the few messages that are written without its objects. Pure.
+
+Such a message may have a field with 0 in it, which protobuf leaves out: whoever reads it finds the same.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,3 @@ def _rest(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def number(tag: bytes, value: int) -> bytes:
-    """A field with a number in it; as ever with protobuf, 0 is not written."""
-    return tag + varint(value) if value else b""

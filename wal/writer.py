@@ -172,14 +172,19 @@ class Writer:
         if self._unsynced_bytes + group.bytes >= min(SMALL_BYTES, self._bytes_per_sync):
             return False
         self._encode(group)
-        if not self._write_at_once(self._live.fd, self._joined(), self._live.position):
+        live = self._live
+        if not self._write_at_once(live.fd, self._joined(), live.position):
             self._forget_encoded()
             self._wants_sync = self._has_loose = False
             return False
+        is_due = group.wants_sync or self._is_late()
+        if is_due:
+            self._hasten(self._buffered)
         self._note_written(self._encoded)
         self._has_loose = False
-        if group.wants_sync or self._is_late():
-            self.sync_here(meanwhile)
+        if is_due:
+            meanwhile()
+            self._sync_live()
         return True
 
     def sync_here(self, meanwhile: Callable[[], None]) -> None:
@@ -187,10 +192,14 @@ class Writer:
 
         `meanwhile` is called while the disk works.
         """
-        size = self._unsynced_bytes
-        self._disk.hasten(self._live.fd, self._live.position - size, size)
+        self._hasten(0)
         meanwhile()
         self._sync_live()
+
+    def _hasten(self, more: int) -> None:
+        """Let the disk begin with what is not synced, and with so many bytes behind it."""
+        unsynced = self._unsynced_bytes
+        self._disk.hasten(self._live.fd, self._live.position - unsynced, unsynced + more)
 
     @property
     def has_news(self) -> bool:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from mq.command import Publish
 from mq.reply import PublishReply, PulledBatch
 from mq.service.edge import Edge
-from wal.varint import number, varint
+from wal.varint import varint
 
 _CHANNEL_TAG = 0x0A  # PublishRequest.channel = 1
 _CONTENT_TAG = 0x12  # PublishRequest.content = 2
@@ -51,45 +51,32 @@ def remember(request: bytes, name: str) -> None:
 
 
 def answer(reply: PublishReply) -> bytes | None:
-    """A PublishResponse, as protobuf would write it; None where there is more to say than where and when."""
+    """A PublishResponse; None where there is more to say than where and when."""
     if reply.schedule_id or reply.duplicate or reply.partition:
         return None
-    return number(b"\x10", reply.base_offset) + _tail(b"\x18", reply.timestamp_us, b"\x20", reply.durable)
+    return b"\x10%b%b" % (varint(reply.base_offset), _tail(reply.timestamp_us, reply.durable))
 
 
 def batch_answer(reply: PublishReply) -> bytes | None:
     """A PublishBatchResponse, likewise."""
     if reply.schedule_id or reply.duplicate or reply.placements:
         return None
-    return (
-        number(b"\x08", reply.partition)
-        + number(b"\x10", reply.base_offset)
-        + number(b"\x18", reply.count)
-        + _tail(b"\x20", reply.timestamp_us, b"\x28", reply.durable)
-    )
+    place, count, time_us = varint(reply.base_offset), varint(reply.count), varint(reply.timestamp_us)
+    told = b"\x10%b\x18%b\x20%b\x28%b" % (place, count, time_us, varint(reply.durable))
+    return b"\x08" + varint(reply.partition) + told if reply.partition else told
 
 
 def pulled(batch: PulledBatch) -> bytes:
     """A PulledBatch up to the messages themselves, which are its last field."""
-    deltas = b""
+    place, count, time_us = varint(batch.base_offset), varint(batch.count), varint(batch.timestamp_us)
+    head = b"\x08%b\x10%b\x18%b\x20%b" % (varint(batch.partition), place, count, time_us)
     if batch.offset_deltas:
-        packed = b"".join(map(varint, batch.offset_deltas))
-        deltas = b"\x2a" + varint(len(packed)) + packed
-    receipt = batch.receipt
-    return b"".join(
-        (
-            number(b"\x08", batch.partition),
-            number(b"\x10", batch.base_offset),
-            number(b"\x18", batch.count),
-            number(b"\x20", batch.timestamp_us),
-            deltas,
-            b"\x32" + varint(len(receipt)) + receipt if receipt else b"",
-            number(b"\x38", batch.delivery_count),
-            number(b"\x40", batch.lease_until_us),
-            b"\x7a",
-            varint(len(batch.batch)),
-        )
-    )
+        deltas = b"".join(map(varint, batch.offset_deltas))
+        head += b"\x2a%b%b" % (varint(len(deltas)), deltas)
+    if receipt := batch.receipt:
+        until_us = varint(batch.lease_until_us)
+        head += b"\x32%b%b\x38%b\x40%b" % (varint(len(receipt)), receipt, varint(batch.delivery_count), until_us)
+    return b"%b\x7a%b" % (head, varint(len(batch.batch)))
 
 
 @lru_cache(1_024)
@@ -98,5 +85,5 @@ def _opening(size: int) -> bytes:
 
 
 @lru_cache(64)  # publishes that share a record share its time
-def _tail(time: bytes, timestamp_us: int, durability: bytes, durable: int) -> bytes:
-    return number(time, timestamp_us) + number(durability, durable)
+def _tail(timestamp_us: int, durable: int) -> bytes:
+    return b"\x18%b\x20%b" % (varint(timestamp_us), varint(durable))
