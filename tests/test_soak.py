@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from process import Process
-from soak import BATCH, RETAINED_BYTES, Soak
+from soak import BATCH, CONTENT_BYTES, RETAINED_BYTES, Soak
 from torture import sized
 
 MINUTES = float(os.environ.get("MQ_SOAK_MINUTES") or 0)
@@ -26,6 +26,7 @@ SETTINGS = {
     "GROUP_MAX_DELIVER": "1000000",
 }
 MOST_DISK_BYTES = 4 * RETAINED_BYTES + 16 * SEGMENT_BYTES  # kept, dead but not yet cleaned, spare, reserve
+GRACE_SECONDS = 3  # what came in this time may be dead and still there: the grace, and two looks a second apart
 MOST_RSS_BYTES = 400 << 20
 
 
@@ -115,7 +116,8 @@ def test_a_broker_at_seventy_percent_stays_bounded_and_keeps_its_promises(
             "MiB on disk": f"{min(meter.disk) >> 20} to {max(meter.disk) >> 20}",
         }
         if SECONDS >= 120:  # nothing is cleaned before the second run of snapshots
-            assert max(meter.disk) < MOST_DISK_BYTES, "cleaning does not keep up: the disk fills"
+            grace_bytes = int(GRACE_SECONDS * 0.7 * most * BATCH * CONTENT_BYTES)
+            assert max(meter.disk) < MOST_DISK_BYTES + grace_bytes, "cleaning does not keep up: the disk fills"
         assert max(rss for _, rss in meter.samples) < MOST_RSS_BYTES
         assert meter.fds[-1] <= meter.fds[0] + 20
         if SECONDS >= 1_800:
