@@ -293,7 +293,12 @@ class CommitQueue:
         self._is_early = False
         try:
             # What is too much or for a full disk was refused before it was decided: by now it has to go in.
-            last = self._append_to_log(records, sync, patience)
+            try:
+                last = self._log.append(
+                    records, sync=sync, essential=True, patience=patience, meanwhile=self._make_ready
+                )
+            except RecordTooLarge as error:
+                last = self._append_without_snapshots(records, sync, error)
         except WalError as error:
             self.fail(error)
             return
@@ -305,19 +310,16 @@ class CommitQueue:
         if last != due:
             self.fail(RuntimeError(f"the log gave sequence {last} where {due} was due"))
 
-    def _append_to_log(self, records: list[Record], sync: bool, patience: float) -> int:
+    def _append_without_snapshots(self, records: list[Record], sync: bool, error: RecordTooLarge) -> int:
         """A snapshot can be done without: where it is too large for the log, what is decided goes in all the same."""
-        try:
-            return self._log.append(records, sync=sync, essential=True, patience=patience, meanwhile=self._make_ready)
-        except RecordTooLarge as error:
-            if not any(isinstance(record, (ChannelSnapshot, Encoded)) for record in records):
-                raise
-            self.on_snapshot_refused(error)
-            # The records behind have their sequences already: a first part that no other follows says nothing.
-            blank = ChannelSnapshot(more=True)
-            void = (ChannelSnapshot, Encoded, SnapshotEnd)  # only snapshots are encoded ahead
-            kept = [blank if isinstance(record, void) else record for record in records]
-            return self._log.append(kept, sync=sync, essential=True)
+        if not any(isinstance(record, (ChannelSnapshot, Encoded)) for record in records):
+            raise error
+        self.on_snapshot_refused(error)
+        # The records behind have their sequences already: a first part that no other follows says nothing.
+        blank = ChannelSnapshot(more=True)
+        void = (ChannelSnapshot, Encoded, SnapshotEnd)  # only snapshots are encoded ahead
+        kept = [blank if isinstance(record, void) else record for record in records]
+        return self._log.append(kept, sync=sync, essential=True)
 
     def _make_ready(self) -> None:
         """The group is written and the disk works: do now what else would have to be done when it is durable."""

@@ -28,8 +28,23 @@ class Link(asyncio.BufferedProtocol):
     """One TCP connection; a subclass says what its frames mean."""
 
     __slots__ = (
-        "_address", "_backlog", "_connection", "_door", "_heard", "_held_bytes", "_holds", "_inbox", "_is_greeted",
-        "_is_over", "_is_pinged", "_magic", "_outbox", "_since", "_transport", "_writable",
+        "_address",
+        "_backlog",
+        "_connection",
+        "_door",
+        "_heard",
+        "_held_bytes",
+        "_holds",
+        "_inbox",
+        "_is_deaf",
+        "_is_greeted",
+        "_is_over",
+        "_is_pinged",
+        "_magic",
+        "_outbox",
+        "_since",
+        "_transport",
+        "_writable",
     )  # fmt: skip
 
     def __init__(self, door: WireDoor) -> None:
@@ -40,6 +55,7 @@ class Link(asyncio.BufferedProtocol):
         self._is_over = False  # nothing more is taken from the peer
         self._backlog: list[wire.Frame] = []  # read, and not looked at while the peer does not read
         self._holds = 0
+        self._is_deaf = False  # nothing is read at the moment
         self._held_bytes = 0  # of an unfinished frame, as the door counts them
         self._writable: asyncio.Event | None = None  # only where a stream has to wait
         self._heard = self._since = door.loop.time()  # `_since`: the connection was made, or its end began
@@ -123,7 +139,7 @@ class Link(asyncio.BufferedProtocol):
         """Take nothing from the peer until as many have let go as held."""
         self._holds += 1
         if not self._transport.is_closing():
-            self._transport.pause_reading()
+            self._stop_reading()
 
     def stop_waiting(self) -> None:
         """The broker was starting: whoever greeted meanwhile was held."""
@@ -134,23 +150,27 @@ class Link(asyncio.BufferedProtocol):
         self._holds -= 1
         self._go_on()
 
+    def _stop_reading(self) -> None:
+        self._is_deaf = True
+        self._transport.pause_reading()
+
     def _go_on(self) -> None:
         """There may be room again: take what was read before, then read on."""
+        if not self._is_deaf:
+            return
         if self._backlog and not (self._holds or self._is_over or self._transport.is_closing()):
             frames, self._backlog = self._backlog, []
             self._work(frames)
-        if not self._is_stuck():
+        if not (self._holds or self._backlog or self._is_over or self._transport.is_closing()):
+            self._is_deaf = False
             self._transport.resume_reading()
-
-    def _is_stuck(self) -> bool:
-        return bool(self._holds or self._backlog) or self._is_over or self._transport.is_closing()
 
     def _work(self, frames: list[wire.Frame]) -> None:
         outbox = self._outbox
         for index, frame in enumerate(frames):
             if self._holds or outbox.bytes > HIGH_WATER_BYTES:
                 self._backlog = frames[index:]
-                self._transport.pause_reading()
+                self._stop_reading()
                 return
             self.take(*frame)
             if self._is_over:
