@@ -9,13 +9,12 @@ that stops reading it holds up nobody else.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
 
 from mq import wire
-from mq.client import greeting
+from mq.client import greeting, process
 from mq.client.transport import Done, TimedOut, same
 from mq.client.wire_socket import CONNECT_SECONDS, WireSocket
 from mq.errors import InvalidArgument, MqError, Unavailable
@@ -42,7 +41,7 @@ class WireTransport:
     def __init__(self, host: str, port: int, *, connect_timeout: float = CONNECT_SECONDS) -> None:
         """Raises Unavailable, and InvalidArgument where something else than the wire answers there."""
         self._where = host, port, connect_timeout
-        self._pid = os.getpid()
+        self._pid = process.pid
         self._socket = WireSocket(host, port, connect_timeout)
         self.welcome = self._socket.welcome
         self.is_draining = False  # the server asked for no more requests
@@ -100,24 +99,24 @@ class WireTransport:
             own.shut()
 
     def close(self) -> None:
-        if self._pid == os.getpid():
+        if self._pid == process.pid:
             self._fail(Unavailable("the client was closed"))
         else:
             self._socket.let_go()
 
     def cut(self) -> None:
         """Whoever reads finds the end of the connection. Takes no lock."""
-        if self._pid == os.getpid():
+        if self._pid == process.pid:
             self._socket.cut()
 
     @property
     def is_usable(self) -> bool:
-        return self._failure is None and not self.is_draining and self._pid == os.getpid()
+        return self._failure is None and not self.is_draining and self._pid == process.pid
 
     # ------------------------------------------------------------ out
 
     def _begin(self, method: str, request: bytes, call: _Call) -> int:
-        if self._pid != os.getpid():
+        if self._pid != process.pid:
             raise Unavailable("this client was made before a fork: make a new one in the child")
         code = wire.METHODS[method]
         if len(request) > self.welcome.max_frame_bytes:
