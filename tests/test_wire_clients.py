@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -237,6 +238,26 @@ def test_a_ping_is_answered_by_whoever_reads(broker: Broker, transport: WireTran
         other.send(request(1, "Publish", pb.PublishRequest(channel=name, content=b"x")))
         other.take()
     waiter.join(DEADLINE)
+
+
+def test_who_begins_to_wait_while_the_reading_is_passed_on_reads_himself(
+    transport: WireTransport, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed_on: list[bool] = []
+
+    def lock() -> threading.Lock:
+        """Made by who is about to wait; who reads until now is done at just this moment."""
+        made = threading.Lock()
+        if not passed_on:
+            passed_on.append(True)
+            transport._reading.release()
+            transport._pass_reading_on()
+        return made
+
+    transport._reading.acquire()
+    monkeypatch.setattr(sync_wire, "threading", SimpleNamespace(Lock=lock))
+    assert transport.call(PUBLISH, publish(name), DEADLINE)
+    assert passed_on
 
 
 def test_a_child_is_told_and_does_not_hurt_the_parent(transport: WireTransport, name: str) -> None:
