@@ -87,15 +87,18 @@ class Connection:
         the time is over.
         """
         self.check_usable()
-        end = time.monotonic() + (self.timeout if timeout is None else timeout)
+        now = time.monotonic()
+        end = now + (self.timeout if timeout is None else timeout)
         backoff: Backoff | None = None
         while True:
-            transport: Transport | None = None
+            transport = self._transport
             try:
-                transport = self.transport()
+                if transport is None:
+                    transport = self.transport()
+                    now = time.monotonic()
                 if self._is_cut:
                     raise Unavailable("the client was closed")
-                limit = min(self._attempt_seconds + wait, max(0.001, end - time.monotonic()))
+                limit = min(self._attempt_seconds + wait, max(0.001, end - now))
                 return transport.call(method, request, limit)
             except MqError as error:
                 self._judge(error, method, transport)
@@ -110,6 +113,7 @@ class Connection:
                 request = before_retry()
             if self._closed.wait(pause):
                 raise Unavailable("the client was closed")
+            now = time.monotonic()
 
     def transport(self) -> Transport:
         """A transport that worked when it was last used. Raises Unavailable after one try of each address."""
