@@ -110,7 +110,7 @@ class Delivery:
         self.base = pulled.base_offset
         self.count = pulled.count
         self.timestamp_us = pulled.timestamp_us
-        self.deltas = list(pulled.offset_deltas)
+        self.deltas = pulled.offset_deltas[:]
         self.receipt = pulled.receipt
         self.delivery_count = pulled.delivery_count
         self.ledger: Ledger | None = None  # what keeps book of its acks; None: nothing was leased
