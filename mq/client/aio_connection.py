@@ -120,7 +120,7 @@ class AsyncConnection:
     @property
     def start_id(self) -> str:
         """Of the start of the broker that is connected; empty where the transport does not tell."""
-        return str(getattr(getattr(self._transport, "welcome", None), "start_id", ""))
+        return str(getattr(self._transport, "start_id", ""))
 
     @property
     def request_bytes(self) -> int:

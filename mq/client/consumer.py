@@ -297,7 +297,7 @@ class Consumer:
             ahead.begin()
             return
         self._enter(ahead.own, pulled)
-        if ahead.goes_on(pulled):
+        if ahead.is_full(pulled):
             ahead.begin()
 
     def _pull_by_hand(self, own: Connection, count: int, wait: float, timeout: float) -> None:
@@ -355,23 +355,23 @@ class Consumer:
     def _pull(self, own: Connection, count: int, wait: float, timeout: float, once: bool = False) -> Pulled:
         pull = self._as.pull
 
-        def request() -> bytes:
-            if pull.begins_afresh:
-                self._keeper.lose_all()
-            return pull.request(count, wait)
-
         def again() -> bytes:
             pull.lost(pull.turn)
-            return request()
+            return self._request(count, wait)
 
         try:
-            data = own.call(PULL, request(), wait=wait, timeout=timeout, before_retry=again, once=once)
+            data = own.call(PULL, self._request(count, wait), wait=wait, timeout=timeout, before_retry=again, once=once)
             pulled = pull.answer(data, pull.turn, self._as.codec)
             self._keeper.hold(pulled.deliveries, own.start_id)
         except BaseException as error:
             pull.failed(pull.turn, error)
             raise
         return pulled
+
+    def _request(self, count: int, wait: float) -> bytes:
+        if self._as.pull.begins_afresh:
+            self._keeper.lose_all()
+        return self._as.pull.request(count, wait)
 
     def _check_waiting(self) -> None:
         """After a break: what waits here may be somebody else's by now, and is dropped then."""

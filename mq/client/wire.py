@@ -43,6 +43,7 @@ class WireTransport:
         self._pid = process.pid
         self._socket = WireSocket(host, port, connect_timeout)
         self.welcome = self._socket.welcome
+        self.start_id = self.welcome.start_id
         self._window, self._most_bytes = self.welcome.window, self.welcome.max_frame_bytes
         self.is_draining = False  # the server asked for no more requests
         self._calls: dict[int, _Call] = {}

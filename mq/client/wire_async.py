@@ -29,6 +29,7 @@ class AsyncWireTransport:
         self._peer = peer
         self._where = host, port, connect_timeout
         self.welcome = peer.welcome
+        self.start_id = peer.welcome.start_id
 
     @classmethod
     async def connect(cls, host: str, port: int, *, connect_timeout: float = CONNECT_SECONDS) -> AsyncWireTransport:
