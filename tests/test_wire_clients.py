@@ -445,6 +445,32 @@ def test_a_task_that_is_cancelled_gives_its_call_up(broker: Broker, runner: asyn
     runner.run(work())
 
 
+def test_what_an_async_callback_does_wrong_does_not_hold_back_the_others(
+    broker: Broker, runner: asyncio.Runner, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[bytes | BaseException] = []
+
+    def stumble(_: bytes | BaseException) -> None:
+        raise Unavailable("planted")
+
+    async def work() -> None:
+        peer = await AsyncWireTransport.connect("127.0.0.1", broker.port)
+        for done in (stumble, heard.append):
+            peer.send(PUBLISH, publish(name), done)
+        assert await peer.call(PUBLISH, publish(name))
+        assert peer.is_usable
+        for done in (stumble, heard.append):
+            peer.send(PULL, waiting_pull("nosuch"), done)
+            peer.send(PULL, waiting_pull(name, start=pb.Start(latest=True)), done)
+        with pytest.raises(ChannelNotFound):
+            await peer.call(PUBLISH, publish("nosuch"))
+        await peer.close()
+
+    runner.run(work())
+    assert [type(each) for each in heard] == [bytes, ChannelNotFound, Unavailable]
+    assert sum("the callback of an answer failed" in each.message for each in caplog.records) == 3
+
+
 def test_a_call_that_is_given_up_in_line_never_leaves(broker: Broker, runner: asyncio.Runner, name: str) -> None:
     async def work() -> None:
         peer = await AsyncWireTransport.connect("127.0.0.1", broker.port)

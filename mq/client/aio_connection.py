@@ -10,7 +10,7 @@ from mq.client import process
 from mq.client.address import Address
 from mq.client.backoff import Backoff
 from mq.client.connection import ATTEMPT_SECONDS, CONNECT_SECONDS
-from mq.client.transport import AsyncTransport, TimedOut
+from mq.client.transport import AsyncDone, AsyncTransport, TimedOut
 from mq.errors import MqError, ResourceExhausted, Unavailable
 
 
@@ -90,11 +90,14 @@ class AsyncConnection:
             if await self.pause(pause):
                 raise Unavailable("the client was closed")
 
-    def submit(self, method: str, request: bytes) -> asyncio.Future[bytes] | None:
-        """One try, without a task, where there is a transport to send on at once; else None. Raises MqError."""
+    def send(self, method: str, request: bytes, done: AsyncDone) -> bool:
+        """One try, without a task, where there is a transport to send on at once; else false. Raises MqError."""
         self.check_usable()
         transport = self.ready
-        return transport.submit(method, request) if transport is not None else None
+        if transport is None:
+            return False
+        transport.send(method, request, done)
+        return True
 
     def drop(self) -> None:
         """It did not answer in time: give the transport up, and fail what is in flight on it."""

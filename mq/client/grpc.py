@@ -10,7 +10,7 @@ from typing import Any, cast
 import grpc
 
 from mq.client import process
-from mq.client.transport import Done, error_of
+from mq.client.transport import AsyncDone, Done, error_of
 from mq.errors import MessageTooLarge, MqError, Unavailable
 
 CONNECT_SECONDS = 5.0
@@ -155,6 +155,12 @@ class AsyncGrpcTransport:
 
     def submit(self, method: str, request: bytes) -> asyncio.Future[bytes]:
         return asyncio.ensure_future(self.call(method, request))
+
+    def send(self, method: str, request: bytes, done: AsyncDone) -> None:
+        def report(answer: asyncio.Future[bytes]) -> None:
+            done(asyncio.CancelledError() if answer.cancelled() else answer.exception() or answer.result())
+
+        self.submit(method, request).add_done_callback(report)
 
     async def stream(self, method: str, request: bytes) -> AsyncIterator[bytes]:
         if self._is_closed:
