@@ -22,6 +22,7 @@ _KEY = b"\x12"  # BatchMessage.key = 2
 _HEADER = b"\x1a"  # BatchMessage.headers = 3
 _BATCH = b"\x7a"  # PublishBatchRequest.batch = 15
 _SMALL = [bytes([value]) for value in range(0x80)]
+_CONTINUED = [bytes([value | 0x80]) for value in range(0x80)]
 _SHORTEST_HEAD, _LONGEST_HEAD = 4, 12  # of a content: two tags, and two numbers of up to five bytes
 _REMEMBERED = 1 << 16  # heads of longer contents are made when needed: their content costs more than the head
 
@@ -30,12 +31,11 @@ def varint(value: int) -> bytes:
     """A number as protobuf writes it."""
     if value < 0x80:
         return _SMALL[value]
-    out = bytearray()
+    out = b""
     while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
+        out += _CONTINUED[value & 0x7F]
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    return out + _SMALL[value]
 
 
 class _Heads(dict[int, bytes]):
