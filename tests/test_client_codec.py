@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from mq.client import codec
 from mq.client.options import PublishOptions
+from mq.client.pulling import MemberPull
 from mq.client.sequence import Sequence
 from mq.pb import mq_pb2 as pb
 
@@ -81,6 +82,23 @@ def test_a_request_head_made_once_says_the_same(number: int, partition: int | No
         made = pb.PublishBatchRequest.FromString(sequence.head("c", options, each))
         assert made == pb.PublishBatchRequest.FromString(options.request("c", sequence.producer_id, each))
         assert (made.sequence, made.HasField("partition")) == (each, partition is not None)
+
+
+@given(st.integers(0, 1 << 50), st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3), st.booleans()), max_size=8))
+def test_pulls_that_share_a_head_say_what_they_ask_for(turn: int, pulls: list[tuple[int, int, bool]]) -> None:
+    pull = MemberPull("c", "g", "m", pb.Start(earliest=True), turn)
+    ids = 0, 0
+    for number, (count, id_, is_lost) in enumerate(pulls, 1):
+        if is_lost:
+            pull.lost(pull.turn)
+        expected = pb.PullRequest(channel="c", group="g", member="m", max_messages=count, max_wait_ms=2_500)
+        expected.start.earliest = True
+        expected.channel_id, expected.group_id = ids
+        if turn:
+            expected.turn, expected.since, expected.afresh = turn + number, turn + 1, is_lost
+        assert pb.PullRequest.FromString(pull.request(count, 2.5)) == expected
+        ids = id_, id_ + 1
+        pull.answer(pb.PullResponse(channel_id=ids[0], group_id=ids[1]).SerializeToString(), pull.turn, None)
 
 
 @pytest.mark.parametrize("value", [1, None, 2.5])

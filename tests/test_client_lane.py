@@ -165,7 +165,25 @@ def test_who_is_interrupted_with_a_duty_hands_it_on(
     assert len(lane._free) == publishing.REQUESTS
 
 
-def test_what_was_published_is_not_kept_in_memory(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_interrupted_alone_starts_over_under_another_name(client: Client, gate: Gate, lane: Lane) -> None:
+    before = {each.producer_id for each in lane._free}
+    gate.error = KeyboardInterrupt()
+    gate.open.set()
+    with pytest.raises(KeyboardInterrupt):
+        client.publish("a", b"x")
+    assert len(lane._free) == publishing.REQUESTS
+    assert len(before - {each.producer_id for each in lane._free}) == 1
+    assert client.publish("a", b"y").offset == 1
+
+
+def test_who_finds_a_request_free_does_not_stand_in_line(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(publishing, "_Entry")
+    assert client.publish("a", b"x").offset == 1
+
+
+def test_what_was_published_is_not_kept_in_memory(
+    gate: Gate, lane: Lane, publishers: Publishers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alive: list[weakref.ref[Any]] = []
 
     class Entry(publishing._Entry):
@@ -176,10 +194,10 @@ def test_what_was_published_is_not_kept_in_memory(client: Client, monkeypatch: p
     monkeypatch.setattr(publishing, "_Entry", Entry)
     gc.disable()
     try:
-        for _ in range(10):
-            client.publish("a", b"x")
+        crowd(gate, lane, publishers, in_line=10)
     finally:
         gc.enable()
+    assert len(alive) == 10
     assert not any(each() for each in alive)
 
 

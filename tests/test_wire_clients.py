@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -239,6 +240,26 @@ def test_a_ping_is_answered_by_whoever_reads(broker: Broker, transport: WireTran
     waiter.join(DEADLINE)
 
 
+def test_who_begins_to_wait_while_the_reading_is_passed_on_reads_himself(
+    transport: WireTransport, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed_on: list[bool] = []
+
+    def lock() -> threading.Lock:
+        """Made by who is about to wait; who reads until now is done at just this moment."""
+        made = threading.Lock()
+        if not passed_on:
+            passed_on.append(True)
+            transport._reading.release()
+            transport._pass_reading_on()
+        return made
+
+    transport._reading.acquire()
+    monkeypatch.setattr(sync_wire, "threading", SimpleNamespace(Lock=lock))
+    assert transport.call(PUBLISH, publish(name), DEADLINE)
+    assert passed_on
+
+
 def test_a_child_is_told_and_does_not_hurt_the_parent(transport: WireTransport, name: str) -> None:
     pid = os.fork()
     if not pid:
@@ -422,6 +443,32 @@ def test_a_task_that_is_cancelled_gives_its_call_up(broker: Broker, runner: asyn
         await peer.close()
 
     runner.run(work())
+
+
+def test_what_an_async_callback_does_wrong_does_not_hold_back_the_others(
+    broker: Broker, runner: asyncio.Runner, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[bytes | BaseException] = []
+
+    def stumble(_: bytes | BaseException) -> None:
+        raise Unavailable("planted")
+
+    async def work() -> None:
+        peer = await AsyncWireTransport.connect("127.0.0.1", broker.port)
+        for done in (stumble, heard.append):
+            peer.send(PUBLISH, publish(name), done)
+        assert await peer.call(PUBLISH, publish(name))
+        assert peer.is_usable
+        for done in (stumble, heard.append):
+            peer.send(PULL, waiting_pull("nosuch"), done)
+            peer.send(PULL, waiting_pull(name, start=pb.Start(latest=True)), done)
+        with pytest.raises(ChannelNotFound):
+            await peer.call(PUBLISH, publish("nosuch"))
+        await peer.close()
+
+    runner.run(work())
+    assert [type(each) for each in heard] == [bytes, ChannelNotFound, Unavailable]
+    assert sum("the callback of an answer failed" in each.message for each in caplog.records) == 3
 
 
 def test_a_call_that_is_given_up_in_line_never_leaves(broker: Broker, runner: asyncio.Runner, name: str) -> None:

@@ -47,9 +47,9 @@ class Ahead:
         """A wait that can't be cut short, or has an interval before it, is always the thread's."""
         return self._interval > 0 or not self.own.can_be_cut
 
-    def goes_on(self, pulled: Pulled) -> bool:
-        """Whether the thread is to pull after this answer."""
-        return pulled.messages >= self._batch_size or pulled.size >= LARGE_BYTES or self.is_needed
+    def is_full(self, pulled: Pulled) -> bool:
+        """Whether there may be more than this answer holds."""
+        return pulled.size >= LARGE_BYTES or pulled.messages >= self._batch_size
 
     def begin(self) -> None:
         """Pull, up to an answer after which there is no more."""
@@ -108,7 +108,7 @@ class Ahead:
             if breaks != own.reconnects:
                 breaks = own.reconnects
                 self._on_break()
-            goes_on = self.goes_on(pulled)
+            goes_on = self.is_full(pulled) or self.is_needed
             if pulled.deliveries or pulled.assigned != assigned or not goes_on:
                 assigned = pulled.assigned
                 self._answers.put((pulled, goes_on))

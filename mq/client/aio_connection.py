@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import warnings
 from collections.abc import Callable, Sequence
 
+from mq.client import process
 from mq.client.address import Address
 from mq.client.backoff import Backoff
 from mq.client.connection import ATTEMPT_SECONDS, CONNECT_SECONDS
-from mq.client.transport import AsyncTransport, TimedOut
+from mq.client.transport import AsyncDone, AsyncTransport, TimedOut
 from mq.errors import MqError, ResourceExhausted, Unavailable
 
 
@@ -35,7 +35,7 @@ class AsyncConnection:
         self.reconnects = 0
         self._addresses = list(addresses)
         self._connect_timeout = connect_timeout
-        self._pid = os.getpid()
+        self._pid = process.pid
         self._connecting = asyncio.Lock()
         self._closed = asyncio.Event()
         self._transport: AsyncTransport | None = None
@@ -90,11 +90,14 @@ class AsyncConnection:
             if await self.pause(pause):
                 raise Unavailable("the client was closed")
 
-    def submit(self, method: str, request: bytes) -> asyncio.Future[bytes] | None:
-        """One try, without a task, where there is a transport to send on at once; else None. Raises MqError."""
+    def send(self, method: str, request: bytes, done: AsyncDone) -> bool:
+        """One try, without a task, where there is a transport to send on at once; else false. Raises MqError."""
         self.check_usable()
         transport = self.ready
-        return transport.submit(method, request) if transport is not None else None
+        if transport is None:
+            return False
+        transport.send(method, request, done)
+        return True
 
     def drop(self) -> None:
         """It did not answer in time: give the transport up, and fail what is in flight on it."""
@@ -120,7 +123,7 @@ class AsyncConnection:
     @property
     def start_id(self) -> str:
         """Of the start of the broker that is connected; empty where the transport does not tell."""
-        return str(getattr(getattr(self._transport, "welcome", None), "start_id", ""))
+        return str(getattr(self._transport, "start_id", ""))
 
     @property
     def request_bytes(self) -> int:
@@ -129,7 +132,7 @@ class AsyncConnection:
 
     def check_usable(self) -> None:
         """Raises Unavailable."""
-        if self._pid != os.getpid():
+        if self._pid != process.pid:
             raise Unavailable("this client was made before a fork: make a new one in the child")
         if self._closed.is_set():
             raise Unavailable("the client was closed")
@@ -146,7 +149,7 @@ class AsyncConnection:
     async def close(self) -> None:
         """Idempotent."""
         self._closed.set()
-        if self._transport is not None and self._pid == os.getpid():
+        if self._transport is not None and self._pid == process.pid:
             await self._transport.close()
 
     async def _attempt(self, transport: AsyncTransport, method: str, request: bytes, seconds: float) -> bytes:

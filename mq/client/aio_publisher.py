@@ -54,40 +54,38 @@ class AsyncLane:
         if not entries:
             self._is_busy = False
             return
-        sent: asyncio.Future[bytes] | None = None
+        is_sent = False
         try:
-            sent = self._connection.submit(PUBLISH_BATCH, self._request(entries))
+            is_sent = self._connection.send(PUBLISH_BATCH, self._request(entries), partial(self._hear, entries))
         except MqError:
             pass  # it is raised again, where there is time to see whom it concerns
         except Exception as error:  # an argument that no request can hold
             self._refuse(entries, error)
             return
-        if sent is None:
+        if not is_sent:
             self._send_with_patience(entries, self._connection.timeout)
             return
         self._sent_at = self._loop.time()
-        sent.add_done_callback(partial(self._hear, entries))
         if not self._is_watched:
             self._watch(self._attempt_seconds)
 
-    def _hear(self, entries: list[Entry], sent: asyncio.Future[bytes]) -> None:
+    def _hear(self, entries: list[Entry], answer: bytes | BaseException) -> None:
         left, self._sent_at = self._connection.timeout - (self._loop.time() - self._sent_at), 0.0
-        if sent.cancelled():  # the loop comes to its end
+        if isinstance(answer, asyncio.CancelledError):  # the loop comes to its end
             self._is_busy = False
             for _, future in entries:
                 future.cancel()
             return
-        error = sent.exception()
-        if error is None:
+        if isinstance(answer, bytes):
             self._sequence.next += 1
             try:
-                self._tell(entries, sent.result())
+                self._tell(entries, answer)
             except Exception as strange:
                 self._refuse(entries, strange)
             else:
                 self._loop.call_soon(self._send_next)  # behind those who were told: they may be back in line by then
-        elif not _may_help_to_ask_again(error):
-            self._refuse(entries, error)
+        elif not _may_help_to_ask_again(answer):
+            self._refuse(entries, answer)
         elif left > 0:
             self._send_with_patience(entries, left)
         else:
@@ -140,16 +138,19 @@ class AsyncLane:
                 future.set_result(outcome)
 
     def _take(self) -> list[Entry]:
-        waiting = [entry for entry in self._line if not entry[1].done()]
         most = self._options.most_messages(MOST_MESSAGES)
-        size = count = 0
-        for message, _ in waiting:
-            size += len(message)
-            if count >= most or (count and size > MOST_BYTES):
-                break
-            count += 1
-        self._line = waiting[count:]
-        return waiting[:count]
+        taken: list[Entry] = []
+        size = 0
+        for place, entry in enumerate(self._line):
+            if entry[1].done():  # who cancelled it has left
+                continue
+            size += len(entry[0])
+            if len(taken) >= most or (taken and size > MOST_BYTES):
+                self._line = self._line[place:]
+                return taken
+            taken.append(entry)
+        self._line = []
+        return taken
 
     async def _send(self, entries: list[Entry], end: float) -> None:
         try:

@@ -22,7 +22,9 @@ class Views(Sequence[V], Generic[V]):
 
     def __init__(self, parts: list[Part]) -> None:
         self._parts = parts
-        self._size = sum(end - start for _, start, end in parts)
+        self._size = 0
+        for _, start, end in parts:
+            self._size += end - start
 
     def __len__(self) -> int:
         return self._size

@@ -22,6 +22,8 @@ _KEY = b"\x12"  # BatchMessage.key = 2
 _HEADER = b"\x1a"  # BatchMessage.headers = 3
 _BATCH = b"\x7a"  # PublishBatchRequest.batch = 15
 _SMALL = [bytes([value]) for value in range(0x80)]
+_CONTINUED = [bytes([value | 0x80]) for value in range(0x80)]
+_SHORTEST_HEAD, _LONGEST_HEAD = 4, 12  # of a content: two tags, and two numbers of up to five bytes
 _REMEMBERED = 1 << 16  # heads of longer contents are made when needed: their content costs more than the head
 
 
@@ -29,12 +31,11 @@ def varint(value: int) -> bytes:
     """A number as protobuf writes it."""
     if value < 0x80:
         return _SMALL[value]
-    out = bytearray()
+    out = b""
     while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
+        out += _CONTINUED[value & 0x7F]
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    return out + _SMALL[value]
 
 
 class _Heads(dict[int, bytes]):
@@ -49,6 +50,20 @@ class _Heads(dict[int, bytes]):
 
 
 HEADS = _Heads()
+
+
+class _Strides(dict[int, bytes]):
+    """The same by the length of the whole message; empty where there is none such, or its content is empty."""
+
+    def __missing__(self, stride: int) -> bytes:
+        sizes = range(_SHORTEST_HEAD, min(_LONGEST_HEAD, stride - 1) + 1)
+        head = next((HEADS[stride - size] for size in sizes if len(HEADS[stride - size]) == size), b"")
+        if stride < _REMEMBERED:
+            self[stride] = head
+        return head
+
+
+_STRIDES = _Strides()
 
 
 def message(content: bytes, key: bytes | None = None, headers: bytes = b"") -> bytes:
@@ -93,36 +108,14 @@ def publish_request(head: bytes, batch: Sequence[bytes]) -> bytes:
 def split(batch: bytes, count: int) -> list[bytes] | None:
     """The contents of a batch whose messages are alike: one length, no key, no headers. None: it is not such a one."""
     stride, remainder = divmod(len(batch), count) if count else (0, 0)
-    head = _head_of(batch[:12])
-    if not count or remainder or not head or len(head[0]) + head[1] != stride:
+    head = _STRIDES[stride]
+    if remainder or not head or not batch.startswith(head):
         return None
+    size = len(head)
+    if count == 1:
+        return [batch[size:]]
     # The first message fills its stride exactly; so does each one that begins with the same head.
-    for place, byte in enumerate(head[0]):
+    for place, byte in enumerate(head):
         if batch[place::stride].count(byte) != count:
             return None
-    return [batch[start : start + head[1]] for start in range(len(head[0]), len(batch), stride)]
-
-
-def _head_of(start: bytes) -> tuple[bytes, int] | None:
-    """The head that a batch begins with, and the length of the content after it."""
-    if start[:1] != _MESSAGE:
-        return None
-    outer = _read_varint(start, 1)
-    if outer is None or start[outer[1] : outer[1] + 1] != _CONTENT:
-        return None
-    inner = _read_varint(start, outer[1] + 1)
-    if inner is None or not inner[0]:
-        return None
-    head = start[: inner[1]]
-    return (head, inner[0]) if head == HEADS[inner[0]] else None
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int] | None:
-    """A number and where it ends; None where it does not."""
-    value = shift = 0
-    for index in range(position, len(data)):
-        value |= (data[index] & 0x7F) << shift
-        shift += 7
-        if data[index] < 0x80:
-            return value, index + 1
-    return None
+    return [batch[start : start + stride - size] for start in range(size, len(batch), stride)]

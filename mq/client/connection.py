@@ -6,12 +6,12 @@ something can be recognised: publishes carry a producer and a sequence, acks a r
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
 
+from mq.client import process
 from mq.client.address import Address
 from mq.client.backoff import Backoff
 from mq.client.transport import TimedOut, Transport
@@ -50,7 +50,7 @@ class Connection:
         self._connect = connect
         self._connect_timeout = connect_timeout
         self._attempt_seconds = attempt_seconds
-        self._pid = os.getpid()
+        self._pid = process.pid
         self._connecting = threading.Lock()
         self._lock = threading.Lock()  # of _transport and the fact that it is closed
         self._closed = threading.Event()
@@ -87,15 +87,18 @@ class Connection:
         the time is over.
         """
         self.check_usable()
-        end = time.monotonic() + (self.timeout if timeout is None else timeout)
+        now = time.monotonic()
+        end = now + (self.timeout if timeout is None else timeout)
         backoff: Backoff | None = None
         while True:
-            transport: Transport | None = None
+            transport = self._transport
             try:
-                transport = self.transport()
+                if transport is None:
+                    transport = self.transport()
+                    now = time.monotonic()
                 if self._is_cut:
                     raise Unavailable("the client was closed")
-                limit = min(self._attempt_seconds + wait, max(0.001, end - time.monotonic()))
+                limit = min(self._attempt_seconds + wait, max(0.001, end - now))
                 return transport.call(method, request, limit)
             except MqError as error:
                 self._judge(error, method, transport)
@@ -110,11 +113,12 @@ class Connection:
                 request = before_retry()
             if self._closed.wait(pause):
                 raise Unavailable("the client was closed")
+            now = time.monotonic()
 
     def transport(self) -> Transport:
         """A transport that worked when it was last used. Raises Unavailable after one try of each address."""
         transport = self._transport
-        if transport is not None and self._pid == os.getpid():
+        if transport is not None and self._pid == process.pid:
             return transport
         self.check_usable()
         with self._connecting:
@@ -131,7 +135,7 @@ class Connection:
     @property
     def start_id(self) -> str:
         """Of the start of the broker that is connected; empty where the transport does not tell."""
-        return str(getattr(getattr(self._transport, "welcome", None), "start_id", ""))
+        return str(getattr(self._transport, "start_id", ""))
 
     @property
     def request_bytes(self) -> int:
@@ -140,7 +144,7 @@ class Connection:
 
     def check_usable(self) -> None:
         """Raises Unavailable."""
-        if self._pid != os.getpid():
+        if self._pid != process.pid:
             raise Unavailable("this client was made before a fork: make a new one in the child")
         if self._closed.is_set():
             raise Unavailable("the client was closed")
@@ -170,7 +174,7 @@ class Connection:
 
     def close(self) -> None:
         """Idempotent. After a fork the connection is the parent's, and stays open."""
-        if self._pid != os.getpid():
+        if self._pid != process.pid:
             return
         with self._lock:
             self._closed.set()

@@ -8,13 +8,12 @@ Nothing that `stop` touches takes a lock, so a signal's handler may call it.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
 from types import TracebackType
 
-from mq.client import unclosed
+from mq.client import process, unclosed
 from mq.client.ahead import Ahead
 from mq.client.batch import Batch, parts_of
 from mq.client.connection import Connection
@@ -51,7 +50,7 @@ class Consumer:
         self._waiting = Waiting()
         self._assigned: frozenset[int] = frozenset()
         self._is_paused = self._is_seeking = self._is_stopping = self._is_closed = False
-        self._pid = os.getpid()
+        self._pid = process.pid
         unclosed.opened(self)
 
     # ------------------------------------------------------------ taking messages
@@ -223,7 +222,7 @@ class Consumer:
 
     def close(self, timeout: float | None = None) -> None:
         """Send the acks, give back what is not acked, leave the group. Idempotent."""
-        if self._is_closed or self._pid != os.getpid():
+        if self._is_closed or self._pid != process.pid:
             return
         self._is_closed = True
         unclosed.closed(self)
@@ -257,7 +256,7 @@ class Consumer:
 
     def _next(self) -> Delivery | None:
         """The delivery to hand out of; None: stopped or closed."""
-        if self._is_stopping and self._pid == os.getpid():
+        if self._is_stopping and self._pid == process.pid:
             return None
         self._check_usable()
         while self._is_resumed(None):
@@ -298,7 +297,7 @@ class Consumer:
             ahead.begin()
             return
         self._enter(ahead.own, pulled)
-        if ahead.goes_on(pulled):
+        if ahead.is_full(pulled):
             ahead.begin()
 
     def _pull_by_hand(self, own: Connection, count: int, wait: float, timeout: float) -> None:
@@ -356,23 +355,23 @@ class Consumer:
     def _pull(self, own: Connection, count: int, wait: float, timeout: float, once: bool = False) -> Pulled:
         pull = self._as.pull
 
-        def request() -> bytes:
-            if pull.begins_afresh:
-                self._keeper.lose_all()
-            return pull.request(count, wait)
-
         def again() -> bytes:
             pull.lost(pull.turn)
-            return request()
+            return self._request(count, wait)
 
         try:
-            data = own.call(PULL, request(), wait=wait, timeout=timeout, before_retry=again, once=once)
+            data = own.call(PULL, self._request(count, wait), wait=wait, timeout=timeout, before_retry=again, once=once)
             pulled = pull.answer(data, pull.turn, self._as.codec)
             self._keeper.hold(pulled.deliveries, own.start_id)
         except BaseException as error:
             pull.failed(pull.turn, error)
             raise
         return pulled
+
+    def _request(self, count: int, wait: float) -> bytes:
+        if self._as.pull.begins_afresh:
+            self._keeper.lose_all()
+        return self._as.pull.request(count, wait)
 
     def _check_waiting(self) -> None:
         """After a break: what waits here may be somebody else's by now, and is dropped then."""
@@ -383,7 +382,7 @@ class Consumer:
         self._shared.call(LEAVE, self._as.pull.leave(), timeout=timeout)
 
     def _check_usable(self) -> None:
-        if self._pid != os.getpid():
+        if self._pid != process.pid:
             raise Unavailable("this consumer was made before a fork: make a new one in the child")
         if self._is_closed:
             raise Unavailable("the consumer is closed")

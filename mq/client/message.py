@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mq.client import codec
@@ -20,6 +20,7 @@ from mq.pb import raw_pb2 as raw
 if TYPE_CHECKING:
     from mq.client.settling import Ledger
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DURABILITY = {pb.FSYNC: "fsync", pb.OS: "os", pb.MEMORY: "memory"}
 
 
@@ -39,6 +40,21 @@ class Published(NamedTuple):
     schedule_id: int = 0  # of a delayed message, which has no offset yet
 
 
+def published_alone(channel: str, answer: pb.PublishBatchResponse) -> Published:
+    """What the only message of a batch was answered."""
+    if answer.placements:
+        return published(channel, answer, 1)[0]
+    return Published(
+        channel,
+        answer.partition,
+        answer.base_offset,
+        time_of(answer.timestamp_us),
+        DURABILITY.get(answer.durable, "fsync"),
+        answer.duplicate,
+        answer.schedule_id,
+    )
+
+
 def published(channel: str, answer: pb.PublishBatchResponse, count: int) -> list[Published]:
     """What each message of a batch was answered."""
     when = time_of(answer.timestamp_us)
@@ -55,7 +71,7 @@ def published(channel: str, answer: pb.PublishBatchResponse, count: int) -> list
 
 
 def time_of(microseconds: int) -> datetime:
-    return datetime.fromtimestamp(microseconds / 1_000_000, UTC)
+    return _EPOCH + timedelta(0, 0, microseconds)
 
 
 Part = tuple["Delivery", int, int]  # of a delivery: the first index, and the one after the last
@@ -94,7 +110,7 @@ class Delivery:
         self.base = pulled.base_offset
         self.count = pulled.count
         self.timestamp_us = pulled.timestamp_us
-        self.deltas = list(pulled.offset_deltas)
+        self.deltas = pulled.offset_deltas[:]
         self.receipt = pulled.receipt
         self.delivery_count = pulled.delivery_count
         self.ledger: Ledger | None = None  # what keeps book of its acks; None: nothing was leased

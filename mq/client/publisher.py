@@ -10,7 +10,7 @@ import threading
 
 from mq.client import codec
 from mq.client.connection import Connection
-from mq.client.message import Published, published
+from mq.client.message import Published, published, published_alone
 from mq.client.options import PublishOptions
 from mq.client.sequence import Sequence
 from mq.client.transport import same
@@ -50,6 +50,26 @@ class Lane:
     def publish(self, message: bytes, timeout: float | None) -> Published:
         """One message, durable when this returns. Raises MqError."""
         self._connection.check_usable()  # after a fork nobody sends for those who stand in line
+        sequence: Sequence | None = None
+        try:
+            with self._lock:
+                if self._free:  # then nobody stands in line
+                    sequence = self._free[-1]
+                    del self._free[-1]  # pop() is a call, after which an interrupt would lose what it returned
+            if sequence is not None:
+                return published_alone(self._channel, self._call([message], sequence, timeout))
+        except MqError:
+            raise
+        except BaseException:  # an interrupt: nobody knows whether the number was taken
+            if sequence is not None:
+                sequence.renew()
+            raise
+        finally:
+            if sequence is not None:
+                self._end(sequence)
+        return self._stand_in_line(message, timeout)
+
+    def _stand_in_line(self, message: bytes, timeout: float | None) -> Published:
         entry = _Entry(message)
         try:
             with self._lock:
@@ -66,6 +86,13 @@ class Lane:
         if isinstance(outcome, MqError):
             raise outcome
         return outcome
+
+    def _end(self, sequence: Sequence) -> None:
+        """A request is not in flight any more."""
+        with self._lock:
+            self._free.append(sequence)
+            if self._line:
+                self._assign()
 
     def _assign(self) -> None:
         """Let the first of the line send for all who stand in it, while a request is free."""
@@ -108,9 +135,7 @@ class Lane:
                     each.outcome = Unavailable("the publish was interrupted: it may be stored or not")
                     sequence.renew()
             try:
-                with self._lock:
-                    self._free.append(sequence)
-                    self._assign()
+                self._end(sequence)
             finally:
                 for each in entries:
                     each.turn.release()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from mq.client.codec import varint
 from mq.client.message import Delivery
 from mq.client.position import Start, start_of
 from mq.client.value import Codec
@@ -15,6 +16,8 @@ from mq.pb import raw_pb2 as raw
 PULL = "mq.MQService/Pull"
 LEAVE = "mq.MQService/Leave"
 LONGEST_WAIT_SECONDS = 30.0
+_TURN = b"\x60"  # PullRequest.turn = 12
+_AFRESH = b"\x68\x01"  # PullRequest.afresh = 13
 OnPartitions = Callable[[frozenset[int]], None]
 
 
@@ -23,7 +26,6 @@ class Pulled(NamedTuple):
 
     deliveries: list[Delivery]
     next: list[tuple[int, int]]  # partition and offset to go on at; without a group
-    generation: int
     assigned: frozenset[int]
     channel_id: int
     group_id: int
@@ -32,11 +34,14 @@ class Pulled(NamedTuple):
     @classmethod
     def nothing(cls, assigned: frozenset[int]) -> Pulled:
         """In the place of an answer that does not count any more."""
-        return cls([], [], 0, assigned, 0, 0, 0)
+        return cls([], [], assigned, 0, 0, 0)
 
     @property
     def messages(self) -> int:
-        return sum(delivery.count for delivery in self.deliveries)
+        count = 0
+        for delivery in self.deliveries:
+            count += delivery.count
+        return count
 
 
 class MemberPull:
@@ -60,6 +65,7 @@ class MemberPull:
         self._afresh = 0  # the turn that began afresh last
         self._start = start
         self._channel_id = self._group_id = 0
+        self._head: tuple[tuple[int, float, int], bytes] | None = None  # of the last pull, and what it asked for
 
     @property
     def begins_afresh(self) -> bool:
@@ -73,6 +79,16 @@ class MemberPull:
             self.turn += 1
         if afresh:
             self._afresh = self.turn
+        asked = (max_messages, wait_seconds, max_bytes)
+        if self._head is None or self._head[0] != asked:
+            self._head = asked, self._request(*asked)
+        request = self._head[1]
+        if self._since:
+            request += _TURN + varint(self.turn)
+        return request + _AFRESH if afresh else request
+
+    def _request(self, max_messages: int, wait_seconds: float, max_bytes: int) -> bytes:
+        """What is the same in all pulls that ask for this."""
         return pb.PullRequest(
             channel=self.channel,
             group=self.group,
@@ -83,8 +99,6 @@ class MemberPull:
             start=self._start,
             channel_id=self._channel_id,
             group_id=self._group_id,
-            turn=self.turn,
-            afresh=afresh,
             since=self._since,
         ).SerializeToString()
 
@@ -114,7 +128,9 @@ class MemberPull:
         answer = read_answer(data, self.channel, self.group, codec)
         if not self.is_void(turn):
             self._is_astray = False
-        self._channel_id, self._group_id = answer.channel_id, answer.group_id
+        if answer.channel_id != self._channel_id or answer.group_id != self._group_id:
+            self._channel_id, self._group_id = answer.channel_id, answer.group_id
+            self._head = None
         return answer
 
 
@@ -163,11 +179,11 @@ class Cursor:
 def read_answer(data: bytes, channel: str, group: str, codec: Codec | None) -> Pulled:
     """The deliveries in a PullResponse; no message of them is looked at."""
     answer = raw.PullResponse.FromString(data)
+    # Slices of what protobuf repeats are lists, which are gone through faster.
     return Pulled(
-        [Delivery(raw.PulledBatch.FromString(each), channel, group, codec) for each in answer.batches],
-        [(position.partition, position.offset) for position in answer.next],
-        answer.generation,
-        frozenset(answer.assigned),
+        [Delivery(raw.PulledBatch.FromString(each), channel, group, codec) for each in answer.batches[:]],
+        [] if group else [(position.partition, position.offset) for position in answer.next],
+        frozenset(answer.assigned[:]),
         answer.channel_id,
         answer.group_id,
         len(data),

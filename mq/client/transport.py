@@ -14,6 +14,7 @@ from mq import errors
 from mq.errors import MqError, Unavailable
 
 Done = Callable[[bytes | MqError], None]
+AsyncDone = Callable[[bytes | BaseException], None]  # also asyncio.CancelledError, where the loop comes to its end
 
 _CLASSES: dict[str, type[MqError]] = {
     name: cls for name, cls in vars(errors).items() if isinstance(cls, type) and issubclass(cls, MqError)
@@ -57,6 +58,10 @@ class AsyncTransport(Protocol):
 
     def submit(self, method: str, request: bytes) -> asyncio.Future[bytes]:
         """The same without waiting, and no task for each. What the window does not take stands in line."""
+        ...
+
+    def send(self, method: str, request: bytes, done: AsyncDone) -> None:
+        """The same without a future: `done` is called once, when the answer is read, and not before this returns."""
         ...
 
     def stream(self, method: str, request: bytes) -> AsyncIterator[bytes]:

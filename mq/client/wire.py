@@ -9,13 +9,12 @@ that stops reading it holds up nobody else.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
 
 from mq import wire
-from mq.client import greeting
+from mq.client import greeting, process
 from mq.client.transport import Done, TimedOut, same
 from mq.client.wire_socket import CONNECT_SECONDS, WireSocket
 from mq.errors import InvalidArgument, MqError, Unavailable
@@ -32,8 +31,7 @@ class _Call:
         self.answer: bytes | MqError | None = None
         self.done = done
         self.is_given_up = False  # nobody waits any more; it counts in the window until the server has answered
-        self.ready = threading.Lock()  # released when the answer is there, or the reading is passed on
-        self.ready.acquire()
+        self.ready: threading.Lock | None = None  # of who waits while another reads: released when he is to look again
 
 
 class WireTransport:
@@ -42,9 +40,11 @@ class WireTransport:
     def __init__(self, host: str, port: int, *, connect_timeout: float = CONNECT_SECONDS) -> None:
         """Raises Unavailable, and InvalidArgument where something else than the wire answers there."""
         self._where = host, port, connect_timeout
-        self._pid = os.getpid()
+        self._pid = process.pid
         self._socket = WireSocket(host, port, connect_timeout)
         self.welcome = self._socket.welcome
+        self.start_id = self.welcome.start_id
+        self._window, self._most_bytes = self.welcome.window, self.welcome.max_frame_bytes
         self.is_draining = False  # the server asked for no more requests
         self._calls: dict[int, _Call] = {}
         self._last_id = 0
@@ -60,9 +60,10 @@ class WireTransport:
     # ------------------------------------------------------------ Transport
 
     def call(self, method: str, request: bytes, timeout: float | None = None) -> bytes:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        now = time.monotonic()
+        deadline = None if timeout is None else now + timeout
         call = _Call()
-        id_ = self._begin(method, request, call)
+        id_ = self._begin(method, request, call, now)
         try:
             self._wait(call, deadline)
         except BaseException:
@@ -76,7 +77,7 @@ class WireTransport:
 
     def send(self, method: str, request: bytes, done: Done) -> None:
         self._start_reader()
-        self._begin(method, request, _Call(done))
+        self._begin(method, request, _Call(done), time.monotonic())
 
     def stream(self, method: str, request: bytes) -> Iterator[bytes]:
         own = WireSocket(*self._where)
@@ -100,31 +101,33 @@ class WireTransport:
             own.shut()
 
     def close(self) -> None:
-        if self._pid == os.getpid():
+        if self._pid == process.pid:
             self._fail(Unavailable("the client was closed"))
         else:
             self._socket.let_go()
 
     def cut(self) -> None:
         """Whoever reads finds the end of the connection. Takes no lock."""
-        if self._pid == os.getpid():
+        if self._pid == process.pid:
             self._socket.cut()
 
     @property
     def is_usable(self) -> bool:
-        return self._failure is None and not self.is_draining and self._pid == os.getpid()
+        return self._failure is None and not self.is_draining and self._pid == process.pid
 
     # ------------------------------------------------------------ out
 
-    def _begin(self, method: str, request: bytes, call: _Call) -> int:
-        if self._pid != os.getpid():
+    def _begin(self, method: str, request: bytes, call: _Call, now: float) -> int:
+        if self._pid != process.pid:
             raise Unavailable("this client was made before a fork: make a new one in the child")
         code = wire.METHODS[method]
-        if len(request) > self.welcome.max_frame_bytes:
-            raise InvalidArgument(f"a request has at most {self.welcome.max_frame_bytes} bytes, not {len(request)}")
-        self._hear_news()
+        if len(request) > self._most_bytes:
+            raise InvalidArgument(f"a request has at most {self._most_bytes} bytes, not {len(request)}")
+        if now - self._used > QUIET_SECONDS:
+            self._hear_news()
+        self._used = now
         with self._lock:
-            while len(self._calls) >= self.welcome.window and self._failure is None:
+            while len(self._calls) >= self._window and self._failure is None:
                 self._waiting += 1
                 try:
                     self._room.wait()
@@ -158,27 +161,30 @@ class WireTransport:
 
     def _hear_news(self) -> None:
         """A server that left while nobody asked it anything is noticed before a request goes nowhere."""
-        now = time.monotonic()
-        if now - self._used > QUIET_SECONDS and self._reading.acquire(blocking=False):
+        if self._reading.acquire(False):
             try:
                 while self._failure is None and self._socket.has_news():
                     self._read(None)
             finally:
                 self._reading.release()
                 self._pass_reading_on()
-        self._used = now
 
     # ------------------------------------------------------------ in
 
     def _wait(self, call: _Call, deadline: float | None) -> None:
         while call.answer is None:
-            if self._reading.acquire(blocking=False):
+            if self._reading.acquire(False):
                 try:
                     while call.answer is None:
                         self._read(deadline)
                 finally:
                     self._reading.release()
                     self._pass_reading_on()
+            elif call.ready is None:
+                # Then look once more: who read until now may have looked for those who wait before this was there.
+                ready = threading.Lock()
+                ready.acquire()
+                call.ready = ready
             elif not call.ready.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
                 raise TimedOut(f"{self._socket.address} did not answer in time")
 
@@ -189,8 +195,7 @@ class WireTransport:
         with self._lock:
             for call in self._calls.values():
                 if call.done is None and not call.is_given_up and call.answer is None:
-                    if call.ready.locked():
-                        call.ready.release()
+                    _wake(call)
                     return
 
     def _read(self, deadline: float | None) -> None:
@@ -254,11 +259,15 @@ class WireTransport:
                 self._read(None)
 
 
+def _wake(call: _Call) -> None:
+    if call.ready is not None and call.ready.locked():
+        call.ready.release()
+
+
 def _deliver(call: _Call, answer: bytes | MqError) -> None:
     call.answer = answer
     if call.done is None:
-        if call.ready.locked():
-            call.ready.release()
+        _wake(call)
         return
     try:
         call.done(answer)

@@ -7,13 +7,14 @@ stream has a connection of its own: a consumer that stops reading it holds up no
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import cast
 
 from mq import wire
 from mq.client import greeting
-from mq.client.transport import same
+from mq.client.transport import AsyncDone, same
 from mq.errors import InvalidArgument, MqError, Unavailable
 from mq.pb import mq_pb2 as pb
 
@@ -29,6 +30,7 @@ class AsyncWireTransport:
         self._peer = peer
         self._where = host, port, connect_timeout
         self.welcome = peer.welcome
+        self.start_id = peer.welcome.start_id
 
     @classmethod
     async def connect(cls, host: str, port: int, *, connect_timeout: float = CONNECT_SECONDS) -> AsyncWireTransport:
@@ -48,6 +50,9 @@ class AsyncWireTransport:
         answer = self._peer.loop.create_future()
         self._peer.begin(method, request, answer)
         return answer
+
+    def send(self, method: str, request: bytes, done: AsyncDone) -> None:
+        self._peer.begin(method, request, done)
 
     async def stream(self, method: str, request: bytes) -> AsyncIterator[bytes]:
         peer = await _connect(*self._where)
@@ -102,6 +107,9 @@ class _Items:
         return item
 
 
+_Receiver = asyncio.Future[bytes] | AsyncDone | _Items
+
+
 class _Peer(asyncio.BufferedProtocol):
     """The connection."""
 
@@ -114,7 +122,7 @@ class _Peer(asyncio.BufferedProtocol):
         self._address = address
         self._inbox = wire.Inbox(bytearray(SCRATCH_BYTES), greeting.LONGEST_ANSWER)
         self._magic: bytes | None = b""  # what came of it; None: it is behind us
-        self._calls: dict[int, asyncio.Future[bytes] | _Items] = {}
+        self._calls: dict[int, _Receiver] = {}
         self._line: deque[tuple[int, bytes, bytes]] = deque()  # requests that found no room: id, header, payload
         self._last_id = 0
         self._out: list[bytes] = []
@@ -170,7 +178,7 @@ class _Peer(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------ out
 
-    def begin(self, method: str, request: bytes, answer: asyncio.Future[bytes] | _Items) -> int:
+    def begin(self, method: str, request: bytes, answer: _Receiver) -> int:
         """Send a request, or put it in line. Raises what a call can raise before it has left."""
         if self.failure is not None:
             raise same(self.failure)
@@ -265,10 +273,15 @@ class _Peer(asyncio.BufferedProtocol):
         self._transport.close()
 
 
-def _deliver(call: asyncio.Future[bytes] | _Items, answer: bytes | MqError) -> None:
+def _deliver(call: _Receiver, answer: bytes | MqError) -> None:
     if isinstance(call, _Items):
         call.put(answer)
         call.put(None)
+    elif not isinstance(call, asyncio.Future):
+        try:
+            call(answer)
+        except Exception:  # a mistake with one answer is not to hold back the others
+            logging.getLogger("mq.client").exception("the callback of an answer failed")
     elif call.done():  # cancelled
         pass
     elif isinstance(answer, MqError):
