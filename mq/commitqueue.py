@@ -323,12 +323,14 @@ class CommitQueue:
 
     def _make_ready(self) -> None:
         """The group is written and the disk works: do now what else would have to be done when it is durable."""
-        last = self.last
+        last, post, waiting = self.last, self.post, self._waiting
         self._try("pulls could not be decided", self.on_written, last)
-        waiting = self._waiting
-        while self.post is not None and waiting and waiting[0][0] <= last and type(waiting[0][1]) is Early:
+        while waiting and post is not None:
+            sequence, done, reply = waiting[0]
+            if sequence > last or type(done) is not Early:
+                return
+            waiting.popleft()
             self._is_early = True
-            _, done, reply = waiting.popleft()
             self.tell(done, reply)
 
     async def drained(self) -> None:

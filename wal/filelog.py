@@ -210,6 +210,7 @@ class FileLog:
         self._check_room(encoded, essential)
         entries: list[Entry] = []
         queued, position, sequence = 0, self._position, self.last_sequence
+        index = self._index
         for record, (type_, pieces, length) in zip(records, encoded, strict=True):
             size = FRAME_BYTES + length
             sequence += 1
@@ -217,7 +218,8 @@ class FileLog:
                 self._enqueue(entries, queued, sync)
                 entries, queued = [], 0
                 position = self._rotate_before(sequence)
-            self._index.add(position, sequence, placements(record) if type_ in INDEXED else ())
+                index = self._index
+            index.add(position, sequence, placements(record) if type_ in INDEXED else ())
             position += size
             queued += size
             entries.append((sequence, type_, pieces, size))
@@ -276,9 +278,10 @@ class FileLog:
             raise LogClosed(f"{self.directory} is closed")
 
     def _check_room(self, encoded: Sequence[tuple[int, list[bytes], int]], essential: bool) -> None:
+        most = self._max_record_bytes
         for _, _, length in encoded:
-            if length > self._max_record_bytes:
-                raise RecordTooLarge(f"a record of {length} bytes exceeds {self._max_record_bytes}")
+            if length > most:
+                raise RecordTooLarge(f"a record of {length} bytes exceeds {most}")
         if essential:
             return
         if self._space.is_short:

@@ -148,7 +148,7 @@ class WireConnection(Link):
             self._outbox.add(answer, size)
         if type(answer) is Delivery:
             self._outbox.put_delivery(answer)
-        if not self._pending:
+        if self._door.is_draining and not self._pending:
             self._door.settled()
 
     def _refuse(self, id_: int, status: str, reason: str, message: str) -> None:
@@ -156,7 +156,7 @@ class WireConnection(Link):
             return
         error = pb.WireError(reason=reason, message=message).SerializeToString()
         self._outbox.put(wire.pack(id_, wire.STATUS.get(status, wire.STATUS["INTERNAL"]), 0, error))
-        if not self._pending:
+        if self._door.is_draining and not self._pending:
             self._door.settled()
 
     def send_item(self, id_: int, item: bytes) -> None:
