@@ -161,6 +161,30 @@ def test_deadlines_of_followers_hold_too(transport: WireTransport, name: str) ->
     assert not leader.is_alive()
 
 
+def test_who_reads_and_gives_up_leaves_the_reading_to_the_others(
+    broker: Broker, transport: WireTransport, name: str
+) -> None:
+    answers: list[bytes] = []
+    other = broker.create()
+
+    def give_up() -> None:
+        with pytest.raises(TimedOut):
+            transport.call(PULL, waiting_pull(other), 0.5)
+
+    reader = threading.Thread(target=give_up)
+    follower = threading.Thread(target=lambda: answers.append(transport.call(PULL, waiting_pull(name), DEADLINE)))
+    reader.start()
+    broker.wait_until(lambda: any(each._connection.long_polls == 1 for each in broker.door.connections))
+    follower.start()
+    broker.wait_until(lambda: any(each._connection.long_polls == 2 for each in broker.door.connections))
+    reader.join(DEADLINE)
+    with Peer(broker.port) as another:
+        another.send(request(1, "Publish", pb.PublishRequest(channel=name, content=b"x")))
+        another.take()
+    follower.join(DEADLINE / 2)
+    assert len(answers) == 1
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> Iterator[WireTransport]:
     """The system ends its reads after a second, which is a small part of what is waited for."""

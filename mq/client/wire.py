@@ -153,6 +153,7 @@ class WireTransport:
             call.is_given_up = True
             if id_ not in self._calls:
                 return
+        self._pass_reading_on()  # who read until now may have passed it on to himself
         try:
             with self._sending:
                 self._socket.send(wire.pack(id_, wire.CANCEL))
