@@ -37,7 +37,6 @@ from mq.errors import MqError, ResourceExhausted, Unavailable
 from mq.installer import Installer
 from mq.limits import Limits
 from mq.owner import Owner
-from mq.producer import Answer
 from mq.publication import decide_publish, repeated_publish
 from mq.readback import Readback
 from mq.redrive import MOST_BYTES as REDRIVEN_BYTES
@@ -275,19 +274,16 @@ class Broker:
             if len(partitions) > 1:
                 return None
             number = 0
-        elif number >= len(partitions):
+        elif not 0 <= number < len(partitions):
             return None
         partition, producer = partitions[number], command.producer_id
         if producer and (repeated := repeated_publish(channel, command)):
             return repeated
-        base, batch, count, crc = partition.next_offset, command.batch, command.count, command.crc
+        base, batch, count = partition.next_offset, command.batch, command.count
         ttl_ms = command.ttl_ms or channel.settings.ttl_ms
-        part = (base, now, producer, command.sequence, crc)
+        part = (base, now, producer, command.sequence, command.crc)
         sequence, time_us = self.owner.queue.publish(channel.channel_id, number, batch, count, ttl_ms, part)
-        partition.left_out_from = None
-        state.store(channel, partition, sequence, base, count, batch, (time_us, time_us), ttl_ms)
-        if producer:
-            channel.producers.note(producer, Answer(command.sequence, crc, number, base, count, now), now)
+        state.publish(sequence, channel, partition, batch, count, ttl_ms, (base, time_us, *part[2:]))
         return PublishReply(number, base, count, time_us)
 
     def _run(self, command: Command, done: Done) -> None:

@@ -32,6 +32,7 @@ Done = Callable[[Answer], None]
 Waiting = deque[tuple[int, Done, Answer]]
 
 SHARED_TIME_US = 1_000  # publishes this close to each other, in one record, may have one timestamp
+NEVER_US = -SHARED_TIME_US  # before every time that something may share
 HAND_OVER_SECONDS = 300e-6  # what a change to the log's thread and back costs a group, in time and in disorder
 MOST_PATIENCE_SECONDS = 500e-6
 GROUPS_IN_FLIGHT = 2  # one being synced and one behind it: more would only make smaller groups
@@ -63,7 +64,7 @@ class OpenRecord(Joined):
     __slots__ = ("plain_us", "sequence")
 
     sequence: int
-    plain_us: int  # when the last part was published; 0 where that has a producer, whose are told apart
+    plain_us: int  # when the last part was published; never, where that has a producer, whose are told apart
 
     def takes(self, offset: int, count: int, size: int, ttl_ms: int, limits: Limits) -> bool:
         """Whether a batch may follow those that are here."""
@@ -78,7 +79,7 @@ class OpenRecord(Joined):
         """Take in a batch; None: it is more of the last part."""
         if part is not None:
             self.parts.append(part)
-            self.plain_us = 0 if part[2] else part[1]
+            self.plain_us = NEVER_US if part[2] else part[1]
         self.pieces.append(batch)
         self.size += len(batch)
         self.end_offset += count
@@ -202,7 +203,7 @@ class CommitQueue:
         else:
             here = opened[partition] = OpenRecord(channel_id, partition, part[0], ttl_ms)
             here.sequence = self._append(here, size + 64)
-            here.plain_us = 0
+            here.plain_us = NEVER_US
         if len(opened) > 1 and part[2]:
             # A producer's publishes stay in its order, also over partitions: nothing joins an earlier record now.
             self._open[channel_id] = {partition: here}

@@ -70,7 +70,9 @@ def _look_again(state: State, channel: Channel, now: int) -> None:
     for partition in channel.partitions:
         last = partition.buffer.last
         if last is not None and last.sequence > state.synced:
-            state.crowded[channel.channel_id] = None  # its record may still grow, and nobody would tell
+            state.crowded[channel.channel_id] = (
+                None  # no trim goes beyond what is visible, and nobody tells when that moves
+            )
         if max_age_us and partition.next_offset > partition.start_offset:
             reached = partition.ladder.offset_at(now - max_age_us, partition.next_offset)
             if reached < partition.next_offset:

@@ -1,5 +1,6 @@
 """Everything a broker knows, changed by records only: live traffic and replay go through the same `apply`.
 
+But for plain publishes, which live traffic applies without making a message of each (`publish`); tests compare the two.
 Pure: no files, no clock, no loop, no logging. `apply` is total: a record whose channel or group is missing is
 counted and set aside, it never raises. Deciding what records a command makes is in mq/deciders.py and the
 modules that it names.
@@ -19,6 +20,7 @@ from mq.limits import Limits
 from mq.producer import Answer
 from mq.store import Dying, Store
 from wal import record as records
+from wal.joined import JoinedPart
 from wal.pb import wal_pb2 as pb
 from wal.record import Carried, Record
 
@@ -103,6 +105,23 @@ class State(Store):
             self._drop(channel)
 
     # ---------------------------------------------------------------- publishing
+
+    def publish(
+        self,
+        sequence: int,
+        channel: Channel,
+        partition: Partition,
+        content: bytes,
+        count: int,
+        ttl_ms: int,
+        part: JoinedPart,
+    ) -> None:
+        """A publish as it is queued, behind all others of its partition: what `apply` does with its record."""
+        base, time_us, producer, number, crc = part
+        partition.left_out_from = None
+        self.store(channel, partition, sequence, base, count, content, (time_us, time_us), ttl_ms)
+        if producer:
+            channel.producers.note(producer, Answer(number, crc, partition.number, base, count, time_us), time_us)
 
     def _published(self, sequence: int, record: pb.Published, content: bytes) -> None:
         partition = self._partition(record.channel_id, record.partition)

@@ -126,11 +126,12 @@ publishes = st.builds(
     ttl_ms=st.sampled_from([0, 0, 5]),
     delay_ms=st.sampled_from([0, 0, 0, 9]),
 )
-steps = st.one_of(publishes, publishes, st.sampled_from(["time", "settle"]))
+steps = st.one_of(publishes, publishes, st.sampled_from([2_000, "settle"]))  # a number: so many microseconds pass
+close_steps = st.one_of(publishes, publishes, st.sampled_from([1, 400, 999, -300, -5_000, "settle"]))
 
 
 def story(steps: list, *, is_general: bool, partitions: int) -> tuple:
-    """What came of some publishes: their answers, the state, and what a replay makes of the log."""
+    """What came of some publishes: their answers and the state, which is what a replay of the log gives."""
     with pytest.MonkeyPatch.context() as patch:
         if is_general:
             patch.setattr(Broker, "_publish_plainly", lambda self, command, now: None)
@@ -138,8 +139,8 @@ def story(steps: list, *, is_general: bool, partitions: int) -> tuple:
         hand.ask(CreateChannel("a", partitions))
         answers: list = []
         for step in steps:
-            if step == "time":
-                hand.clock.pass_ms(2)
+            if isinstance(step, int):
+                hand.clock.us += step
             elif step == "settle":
                 hand.settle()
             else:
@@ -155,6 +156,18 @@ def story(steps: list, *, is_general: bool, partitions: int) -> tuple:
 def test_the_short_way_of_a_publish_leads_to_where_the_general_one_does(steps: list, partitions: int) -> None:
     short, general = (story(steps, is_general=each, partitions=partitions) for each in (False, True))
     assert short == general
+
+
+@given(st.lists(close_steps, max_size=20), st.integers(1, 2))
+def test_publishes_that_share_a_moment_are_replayed_as_they_were_applied(steps: list, partitions: int) -> None:
+    answers, _ = story(steps, is_general=False, partitions=partitions)
+    assert len(answers) == sum(isinstance(step, Publish) for step in steps)
+
+
+def test_publishes_right_after_the_epoch_have_their_time(hand: HandBroker) -> None:
+    hand.clock.us = 5
+    assert hand.ask(publish("a", "x")).timestamp_us == 5
+    assert durable(replayed(hand.log, hand.limits)) == durable(hand.state)
 
 
 def test_publishes_with_other_ttl_or_another_record_between_are_not_merged(hand: HandBroker) -> None:

@@ -251,14 +251,20 @@ def test_a_member_of_a_shared_group_numbers_nothing() -> None:
     assert (request.turn, request.afresh) == (0, False)
 
 
+def ask_of(consumer: mq.Consumer | mq.AsyncConsumer, channel: str) -> None:
+    """Let the next pulls name another channel."""
+    pull = consumer._as.pull
+    pull.channel, pull._last = channel, ((), b"")
+
+
 def test_an_error_that_the_broker_answered_gives_nothing_back(tmp_path: Path) -> None:
     with ordered(tmp_path, 6) as (client, _, direct), client.consumer("c", "g", ordered=True) as consumer:
         name = consumer.member
         first = consumer.fetch(2, timeout=DEADLINE)
-        consumer._as.pull.channel = "no-such"
+        ask_of(consumer, "no-such")
         with pytest.raises(mq.ChannelNotFound):
             consumer.fetch(2, timeout=DEADLINE)
-        consumer._as.pull.channel = "c"
+        ask_of(consumer, "c")
         assert [message.offset for message in consumer.fetch(2, timeout=DEADLINE)] == [2, 3]
         first.ack()
         consumer.flush()
@@ -270,10 +276,10 @@ def test_an_error_that_the_broker_answered_a_task_gives_nothing_back(tmp_path: P
         async with mq.AsyncClient(address) as client, await client.consumer("c", "g", ordered=True) as consumer:
             name = consumer.member
             first = await consumer.fetch(2, DEADLINE)
-            consumer._as.pull.channel = "no-such"
+            ask_of(consumer, "no-such")
             with pytest.raises(mq.ChannelNotFound):
                 await consumer.fetch(2, DEADLINE)
-            consumer._as.pull.channel = "c"
+            ask_of(consumer, "c")
             assert [message.offset for message in await consumer.fetch(2, DEADLINE)] == [2, 3]
             await first.ack()
             await consumer.flush()

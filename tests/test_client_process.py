@@ -84,13 +84,14 @@ def test_a_broker_killed_in_the_middle_loses_nothing_and_doubles_no_publish(rest
         wait_until(lambda: client.describe_group("c", "g").lag == 0)
 
 
-def test_a_client_made_before_a_fork_says_so_in_the_child_and_works_on_in_the_parent(mq_broker: str) -> None:
+@pytest.mark.parametrize("fork", ["os.fork()", "ctypes.PyDLL(None).fork()"], ids=["Python's", "a server's in C"])
+def test_a_client_made_before_a_fork_says_so_in_the_child_and_works_on_in_the_parent(mq_broker: str, fork: str) -> None:
     code = f"""
-import os, mq
+import ctypes, os, mq
 client = mq.Client({str(mq_broker)!r})
 client.create_channel("c", exist_ok=True)
 producer, consumer = client.producer("c"), client.consumer("c", "g")
-child = os.fork()
+child = {fork}
 if not child:
     for act in (lambda: client.publish("c", b"x"), lambda: producer.send(b"x"), lambda: consumer.fetch(1)):
         try:

@@ -110,6 +110,7 @@ OF_WAL = {
     "mq.snapshotter": {"wal.record", "wal.pb"},
     "mq.readback": {"wal.errors", "wal.log", "wal.record", "wal.pb"},
     **{module: {"wal.record", "wal.pb"} for module in CORE},
+    "mq.state": {"wal.joined", "wal.record", "wal.pb"},
     "mq.rules": {"wal.record", "wal.pb", "wal.proposal"},
     "mq.judge": {"wal.record", "wal.pb", "wal.errors"},
 }

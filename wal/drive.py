@@ -11,11 +11,11 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import TypeVarTuple
 
 from wal.writer import TEND_SECONDS, Group, Item, Task, Writer
 
-P = ParamSpec("P")
+Given = TypeVarTuple("Given")
 
 LINGER_SECONDS = 0.001  # of silence, then what nobody waits for is synced too: a stream of it shares few syncs
 
@@ -81,14 +81,14 @@ class Drive:
         self._writer.mark_at_once()
         return True
 
-    def _here(self, patience: float, act: Callable[P, bool], *args: P.args, **kwargs: P.kwargs) -> bool:
+    def _here(self, patience: float, act: Callable[[*Given], bool], *given: *Given) -> bool:
         """Be the writer for a moment, if it has nothing else to do and the disk was quick the last time."""
         if self._writer.likely_seconds > patience or self._handed != self._done:
             return False
         if not self._baton.acquire(blocking=False):
             return False
         try:
-            return self.failure is None and not self._is_over and act(*args, **kwargs)
+            return self._may_write and act(*given)
         except BaseException as error:
             self.failure = error  # before anybody else has the baton: a second sync would succeed, and prove nothing
         finally:

@@ -1,7 +1,7 @@
 """A publish on its way into the log, which others join: the record of the hot path. No I/O here.
 
-It holds plain values, and is written as a `Published` without an object of it: for a single small publish, that would
-cost as much as all of the rest of the log.
+It holds plain values, and is written in the bytes that protobuf would write for a `Published`, without an object of it:
+for a single small publish, that would cost as much as all of the rest of the log.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import struct
 from functools import lru_cache
 from typing import TypeAlias
 
-from wal.varint import varint
+from wal.varint import number, varint
 
-# One publish in a record: where it begins, when it came, and of an idempotent one its producer, sequence and CRC32C.
-# It ends where the next one begins.
+# One publish in a record: where it begins, when it came (not 0), and of an idempotent one its producer, sequence and
+# CRC32C. It ends where the next one begins.
 JoinedPart: TypeAlias = tuple[int, int, str, int, int]
 
 _pack_crc = struct.Struct("<I").pack
@@ -36,39 +36,35 @@ class Joined:
     def head(self) -> bytes:
         """The message up to its batch, which is the last field."""
         parts = self.parts
-        base, count = varint(self.base_offset), varint(self.end_offset - self.base_offset)
-        oldest = youngest = varint(parts[0][1])
         if len(parts) == 1:
-            told = _part(base, count, oldest, parts[0])
+            told, oldest = _part(parts[0], self.end_offset), parts[0][1]
+            youngest = oldest
         else:
             ends = [part[0] for part in parts[1:]] + [self.end_offset]
-            told = b"".join(
-                [
-                    _part(varint(part[0]), varint(end - part[0]), varint(part[1]), part)
-                    for part, end in zip(parts, ends, strict=True)
-                ]
-            )
+            told = b"".join(map(_part, parts, ends))
             times = [part[1] for part in parts]
-            oldest, youngest = varint(min(times)), varint(max(times))
+            oldest, youngest = min(times), max(times)
+        base, count = number(b"\x18", self.base_offset), varint(self.end_offset - self.base_offset)
+        ttl = number(b"\x40", self.ttl_ms)
         place = _place(self.channel_id, self.partition)
-        head = b"%b\x18%b\x20%b%b\x30%b\x38%b" % (place, base, count, told, oldest, youngest)
-        return head + b"\x40" + varint(self.ttl_ms) if self.ttl_ms else head
+        return b"%b%b\x20%b%b\x30%b\x38%b%b" % (place, base, count, told, varint(oldest), varint(youngest), ttl)
 
 
-def _part(base: bytes, count: bytes, time_us: bytes, part: JoinedPart) -> bytes:
+def _part(part: JoinedPart, end: int) -> bytes:
     """A field with a Part in it."""
-    _, _, producer, sequence, crc = part
+    base, time_us, producer, sequence, crc = part
+    told = b"%b\x10%b" % (number(b"\x08", base), varint(end - base))
     if producer:
-        who = b"%b\x20%b\x2d%b" % (_producer(producer), varint(sequence), _pack_crc(crc))
-        told = b"\x08%b\x10%b%b\x30%b" % (base, count, who, time_us)
-    else:
-        told = b"\x08%b\x10%b\x30%b" % (base, count, time_us)
+        told += _producer(producer) + number(b"\x20", sequence)
+        if crc:
+            told += b"\x2d" + _pack_crc(crc)
+    told += b"\x30" + varint(time_us)
     return b"\x2a%b%b" % (varint(len(told)), told)
 
 
 @lru_cache(1_024)
 def _place(channel_id: int, partition: int) -> bytes:
-    return b"\x08%b\x10%b" % (varint(channel_id), varint(partition))
+    return number(b"\x08", channel_id) + number(b"\x10", partition)
 
 
 @lru_cache(1_024)

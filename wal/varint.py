@@ -1,7 +1,4 @@
-"""Numbers as protobuf writes them, for the few messages that are written without its objects. Pure.
-
-Such a message may have a field with 0 in it, which protobuf leaves out: whoever reads it finds the same.
-"""
+"""Numbers as protobuf writes them, for the few messages that are written without its objects. Pure."""
 
 from __future__ import annotations
 
@@ -29,3 +26,8 @@ def _rest(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def number(tag: bytes, value: int) -> bytes:
+    """A field with a number in it, which protobuf leaves out where that is 0."""
+    return tag + varint(value) if value else b""

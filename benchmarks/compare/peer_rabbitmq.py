@@ -61,8 +61,9 @@ class RabbitDriver(Driver):
         import pika
 
         self.pika = pika
+        # after a kill its port is open for most of a minute before it serves
         self.parameters = pika.ConnectionParameters(
-            "127.0.0.1", port, heartbeat=0, connection_attempts=30, retry_delay=1
+            "127.0.0.1", port, heartbeat=0, connection_attempts=180, retry_delay=1
         )
         self.arguments = {"x-queue-type": "quorum"}
         self.persistent = pika.BasicProperties(delivery_mode=2)

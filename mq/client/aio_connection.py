@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import warnings
 from collections.abc import Callable, Sequence
 
-from mq.client import process
 from mq.client.address import Address
 from mq.client.backoff import Backoff
 from mq.client.connection import ATTEMPT_SECONDS, CONNECT_SECONDS
@@ -35,7 +35,7 @@ class AsyncConnection:
         self.reconnects = 0
         self._addresses = list(addresses)
         self._connect_timeout = connect_timeout
-        self._pid = process.pid
+        self._pid = os.getpid()
         self._connecting = asyncio.Lock()
         self._closed = asyncio.Event()
         self._transport: AsyncTransport | None = None
@@ -132,7 +132,7 @@ class AsyncConnection:
 
     def check_usable(self) -> None:
         """Raises Unavailable."""
-        if self._pid != process.pid:
+        if self._pid != os.getpid():
             raise Unavailable("this client was made before a fork: make a new one in the child")
         if self._closed.is_set():
             raise Unavailable("the client was closed")
@@ -149,7 +149,7 @@ class AsyncConnection:
     async def close(self) -> None:
         """Idempotent."""
         self._closed.set()
-        if self._transport is not None and self._pid == process.pid:
+        if self._transport is not None and self._pid == os.getpid():
             await self._transport.close()
 
     async def _attempt(self, transport: AsyncTransport, method: str, request: bytes, seconds: float) -> bytes:

@@ -6,12 +6,12 @@ something can be recognised: publishes carry a producer and a sequence, acks a r
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
 
-from mq.client import process
 from mq.client.address import Address
 from mq.client.backoff import Backoff
 from mq.client.transport import TimedOut, Transport
@@ -50,7 +50,7 @@ class Connection:
         self._connect = connect
         self._connect_timeout = connect_timeout
         self._attempt_seconds = attempt_seconds
-        self._pid = process.pid
+        self._pid = os.getpid()
         self._connecting = threading.Lock()
         self._lock = threading.Lock()  # of _transport and the fact that it is closed
         self._closed = threading.Event()
@@ -118,7 +118,7 @@ class Connection:
     def transport(self) -> Transport:
         """A transport that worked when it was last used. Raises Unavailable after one try of each address."""
         transport = self._transport
-        if transport is not None and self._pid == process.pid:
+        if transport is not None and self._pid == os.getpid():
             return transport
         self.check_usable()
         with self._connecting:
@@ -144,7 +144,7 @@ class Connection:
 
     def check_usable(self) -> None:
         """Raises Unavailable."""
-        if self._pid != process.pid:
+        if self._pid != os.getpid():
             raise Unavailable("this client was made before a fork: make a new one in the child")
         if self._closed.is_set():
             raise Unavailable("the client was closed")
@@ -174,7 +174,7 @@ class Connection:
 
     def close(self) -> None:
         """Idempotent. After a fork the connection is the parent's, and stays open."""
-        if self._pid != process.pid:
+        if self._pid != os.getpid():
             return
         with self._lock:
             self._closed.set()

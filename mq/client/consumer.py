@@ -8,12 +8,13 @@ Nothing that `stop` touches takes a lock, so a signal's handler may call it.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
 from types import TracebackType
 
-from mq.client import process, unclosed
+from mq.client import unclosed
 from mq.client.ahead import Ahead
 from mq.client.batch import Batch, parts_of
 from mq.client.connection import Connection
@@ -50,7 +51,7 @@ class Consumer:
         self._waiting = Waiting()
         self._assigned: frozenset[int] = frozenset()
         self._is_paused = self._is_seeking = self._is_stopping = self._is_closed = False
-        self._pid = process.pid
+        self._pid = os.getpid()
         unclosed.opened(self)
 
     # ------------------------------------------------------------ taking messages
@@ -222,7 +223,7 @@ class Consumer:
 
     def close(self, timeout: float | None = None) -> None:
         """Send the acks, give back what is not acked, leave the group. Idempotent."""
-        if self._is_closed or self._pid != process.pid:
+        if self._is_closed or self._pid != os.getpid():
             return
         self._is_closed = True
         unclosed.closed(self)
@@ -256,7 +257,7 @@ class Consumer:
 
     def _next(self) -> Delivery | None:
         """The delivery to hand out of; None: stopped or closed."""
-        if self._is_stopping and self._pid == process.pid:
+        if self._is_stopping and self._pid == os.getpid():
             return None
         self._check_usable()
         while self._is_resumed(None):
@@ -382,7 +383,7 @@ class Consumer:
         self._shared.call(LEAVE, self._as.pull.leave(), timeout=timeout)
 
     def _check_usable(self) -> None:
-        if self._pid != process.pid:
+        if self._pid != os.getpid():
             raise Unavailable("this consumer was made before a fork: make a new one in the child")
         if self._is_closed:
             raise Unavailable("the consumer is closed")

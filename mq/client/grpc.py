@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, cast
 
 import grpc
 
-from mq.client import process
 from mq.client.transport import AsyncDone, Done, error_of
 from mq.errors import MessageTooLarge, MqError, Unavailable
 
@@ -44,7 +44,7 @@ class GrpcTransport:
     def __init__(self, host: str, port: int, *, connect_timeout: float = CONNECT_SECONDS) -> None:
         """Raises Unavailable where nobody answers."""
         self.address = _target(host, port)
-        self._pid = process.pid
+        self._pid = os.getpid()
         self._is_closed = False
         self._room = threading.BoundedSemaphore(WINDOW)
         self._channel = grpc.insecure_channel(self.address, OPTIONS)
@@ -97,16 +97,16 @@ class GrpcTransport:
 
     def close(self) -> None:
         self._is_closed = True
-        if self._pid == process.pid:
+        if self._pid == os.getpid():
             self._channel.close()
 
     @property
     def is_usable(self) -> bool:
         """gRPC connects again by itself."""
-        return not self._is_closed and self._pid == process.pid
+        return not self._is_closed and self._pid == os.getpid()
 
     def _check_usable(self) -> None:
-        if self._pid != process.pid:
+        if self._pid != os.getpid():
             raise Unavailable("this client was made before a fork: make a new one in the child")
         if self._is_closed:
             raise Unavailable("the client was closed")

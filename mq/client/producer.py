@@ -7,6 +7,7 @@ A batch that the broker has already is recognised there, so a retry never double
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -16,7 +17,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any
 
-from mq.client import codec, process, unclosed
+from mq.client import codec, unclosed
 from mq.client.codec import HeaderValue
 from mq.client.connection import Connection
 from mq.client.options import PublishOptions
@@ -77,7 +78,7 @@ class Producer:
         self._is_flushing = 0
         self._is_closed = False
         self._error: MqError | None = None  # the first one that nobody was told of by `flush`
-        self._pid = process.pid
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="mq-producer", daemon=True)
         self._thread.start()
         unclosed.opened(self)
@@ -150,7 +151,7 @@ class Producer:
 
     def close(self, timeout: float | None = None) -> None:
         """Flush and stop. Idempotent."""
-        if self._pid != process.pid or self._is_closed:
+        if self._pid != os.getpid() or self._is_closed:
             return
         try:
             self.flush(timeout)
@@ -209,7 +210,7 @@ class Producer:
         self._ready.extend(self._outbox.take_due(0.0))
 
     def _check_usable(self) -> None:
-        if self._pid != process.pid:
+        if self._pid != os.getpid():
             raise Unavailable("this producer was made before a fork: make a new one in the child")
         if self._is_closed:
             raise Unavailable("the producer is closed")

@@ -65,7 +65,7 @@ class MemberPull:
         self._afresh = 0  # the turn that began afresh last
         self._start = start
         self._channel_id = self._group_id = 0
-        self._head: tuple[tuple[int, float, int], bytes] | None = None  # of the last pull, and what it asked for
+        self._last: tuple[tuple[int, ...], bytes] = (), b""  # what the last pull asked for, and how
 
     @property
     def begins_afresh(self) -> bool:
@@ -79,15 +79,16 @@ class MemberPull:
             self.turn += 1
         if afresh:
             self._afresh = self.turn
-        asked = (max_messages, wait_seconds, max_bytes)
-        if self._head is None or self._head[0] != asked:
-            self._head = asked, self._request(*asked)
-        request = self._head[1]
+        asked = (max_messages, round(wait_seconds * 1_000), max_bytes, self._channel_id, self._group_id)
+        before, request = self._last
+        if before != asked:
+            request = self._request(*asked)
+            self._last = asked, request
         if self._since:
             request += _TURN + varint(self.turn)
         return request + _AFRESH if afresh else request
 
-    def _request(self, max_messages: int, wait_seconds: float, max_bytes: int) -> bytes:
+    def _request(self, max_messages: int, wait_ms: int, max_bytes: int, channel_id: int, group_id: int) -> bytes:
         """What is the same in all pulls that ask for this."""
         return pb.PullRequest(
             channel=self.channel,
@@ -95,10 +96,10 @@ class MemberPull:
             member=self.member,
             max_messages=max_messages,
             max_bytes=max_bytes,
-            max_wait_ms=round(wait_seconds * 1_000),
+            max_wait_ms=wait_ms,
             start=self._start,
-            channel_id=self._channel_id,
-            group_id=self._group_id,
+            channel_id=channel_id,
+            group_id=group_id,
             since=self._since,
         ).SerializeToString()
 
@@ -128,9 +129,7 @@ class MemberPull:
         answer = read_answer(data, self.channel, self.group, codec)
         if not self.is_void(turn):
             self._is_astray = False
-        if answer.channel_id != self._channel_id or answer.group_id != self._group_id:
-            self._channel_id, self._group_id = answer.channel_id, answer.group_id
-            self._head = None
+        self._channel_id, self._group_id = answer.channel_id, answer.group_id
         return answer
 
 

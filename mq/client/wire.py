@@ -9,12 +9,13 @@ that stops reading it holds up nobody else.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
 
 from mq import wire
-from mq.client import greeting, process
+from mq.client import greeting
 from mq.client.transport import Done, TimedOut, same
 from mq.client.wire_socket import CONNECT_SECONDS, WireSocket
 from mq.errors import InvalidArgument, MqError, Unavailable
@@ -40,7 +41,7 @@ class WireTransport:
     def __init__(self, host: str, port: int, *, connect_timeout: float = CONNECT_SECONDS) -> None:
         """Raises Unavailable, and InvalidArgument where something else than the wire answers there."""
         self._where = host, port, connect_timeout
-        self._pid = process.pid
+        self._pid = os.getpid()
         self._socket = WireSocket(host, port, connect_timeout)
         self.welcome = self._socket.welcome
         self.start_id = self.welcome.start_id
@@ -101,24 +102,24 @@ class WireTransport:
             own.shut()
 
     def close(self) -> None:
-        if self._pid == process.pid:
+        if self._pid == os.getpid():
             self._fail(Unavailable("the client was closed"))
         else:
             self._socket.let_go()
 
     def cut(self) -> None:
         """Whoever reads finds the end of the connection. Takes no lock."""
-        if self._pid == process.pid:
+        if self._pid == os.getpid():
             self._socket.cut()
 
     @property
     def is_usable(self) -> bool:
-        return self._failure is None and not self.is_draining and self._pid == process.pid
+        return self._failure is None and not self.is_draining and self._pid == os.getpid()
 
     # ------------------------------------------------------------ out
 
     def _begin(self, method: str, request: bytes, call: _Call, now: float) -> int:
-        if self._pid != process.pid:
+        if self._pid != os.getpid():
             raise Unavailable("this client was made before a fork: make a new one in the child")
         code = wire.METHODS[method]
         if len(request) > self._most_bytes:
@@ -190,12 +191,12 @@ class WireTransport:
                 raise TimedOut(f"{self._socket.address} did not answer in time")
 
     def _pass_reading_on(self) -> None:
-        """Wake one of those who still wait: he finds no answer, and reads."""
+        """Wake one of those who wait: he finds no answer, and reads. Who is about to wait looks by himself before."""
         if not self._calls:
             return
         with self._lock:
             for call in self._calls.values():
-                if call.done is None and not call.is_given_up and call.answer is None:
+                if call.ready is not None and not call.is_given_up and call.answer is None:
                     _wake(call)
                     return
 

@@ -28,23 +28,8 @@ class Link(asyncio.BufferedProtocol):
     """One TCP connection; a subclass says what its frames mean."""
 
     __slots__ = (
-        "_address",
-        "_backlog",
-        "_connection",
-        "_door",
-        "_heard",
-        "_held_bytes",
-        "_holds",
-        "_inbox",
-        "_is_deaf",
-        "_is_greeted",
-        "_is_over",
-        "_is_pinged",
-        "_magic",
-        "_outbox",
-        "_since",
-        "_transport",
-        "_writable",
+        "_address", "_backlog", "_connection", "_door", "_heard", "_held_bytes", "_holds", "_inbox", "_is_deaf",
+        "_is_greeted", "_is_over", "_is_pinged", "_magic", "_outbox", "_since", "_transport", "_writable",
     )  # fmt: skip
 
     def __init__(self, door: WireDoor) -> None:
