@@ -97,14 +97,16 @@ class Service:
         except Exception as error:
             done(self._as_mq_error(method, error))
             return
+        if isinstance(answer, PullReply) and answer.group:
+            pieces = Delivery(pieces, partial(self._broker.release, answer.leased()))
         done(pieces)
 
     def _pull(self, method: Method, connection: Connection, asked: command.Pull, done: Done) -> Waiter | None:
         later = Early if connection.holds_answers else partial
         if not asked.max_wait_ms:
-            return self._broker.submit(asked, later(self._finish_pull, method, done))
+            return self._broker.submit(asked, later(self._finish, method, done))
         connection.open_long_poll(self.edge)
-        poll = _LongPoll(connection, partial(self._finish_pull, method, done))
+        poll = _LongPoll(connection, partial(self._finish, method, done))
         try:
             waiter = self._broker.submit(asked, later(poll.finish))
         except BaseException:
@@ -112,17 +114,6 @@ class Service:
             raise
         poll.waiter = waiter
         return poll if waiter is not None else None
-
-    def _finish_pull(self, method: Method, done: Done, answer: Reply | MqError) -> None:
-        if not (isinstance(answer, PullReply) and answer.group):
-            self._finish(method, done, answer)
-            return
-        try:
-            pieces = method.encode(answer)
-        except Exception as error:
-            done(self._as_mq_error(method, error))
-            return
-        done(Delivery(pieces, partial(self._broker.release, answer.leased())))
 
     def _call_local(self, method: Method, request: bytes, done: Done) -> Waiter | None:
         if method.name == "mq.AdminService/ListSegments":
