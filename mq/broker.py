@@ -263,7 +263,7 @@ class Broker:
     def _publish_plainly(self, command: Publish, now: int) -> PublishReply | None:
         """A publish that goes to one partition at once, as nearly all do, is decided, queued and applied in one step.
 
-        To decide it in general gives a record that tells the same, and takes twice as long.
+        To decide it in general gives a record that tells the same, by way of several message objects.
         """
         state = self.owner.state
         channel = state.channels.get(command.channel)
