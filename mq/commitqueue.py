@@ -20,7 +20,7 @@ from mq.command import OS
 from mq.errors import MqError, ResourceExhausted
 from mq.limits import Limits
 from mq.reply import Reply
-from mq.vigil import Vigil
+from mq.vigil import SECONDS, Vigil
 from wal.errors import RecordTooLarge, WalError
 from wal.joined import Joined, JoinedPart
 from wal.log import Log
@@ -89,14 +89,15 @@ class Leisure:
     """How long may the loop wait for the disk itself, rather than hand a group over to the log's thread?
 
     Waiting keeps it from whatever comes meanwhile, and more comes the busier it is: its thread's share of a processor,
-    over some milliseconds, tells.
+    over some milliseconds, tells. To be awake and look on is no work.
     """
 
     SPAN_SECONDS = 0.005
 
-    def __init__(self) -> None:
+    def __init__(self, vigil: Vigil) -> None:
+        self._vigil = vigil
         self._since = time.monotonic()
-        self._worked = time.thread_time()
+        self._worked = self._work()
         self._patience = 0.0
 
     def patience(self) -> float:
@@ -104,11 +105,14 @@ class Leisure:
         now = time.monotonic()
         passed = now - self._since
         if passed > self.SPAN_SECONDS:
-            worked = time.thread_time()
+            worked = self._work()
             share = (worked - self._worked) / passed
             self._since, self._worked = now, worked
             self._patience = min(MOST_PATIENCE_SECONDS, HAND_OVER_SECONDS / max(share, 1e-3))
         return self._patience
+
+    def _work(self) -> float:
+        return time.thread_time() - self._vigil.watched
 
 
 class CommitQueue:
@@ -133,8 +137,8 @@ class CommitQueue:
         self._waiting_os: Waiting = deque()
         self._drained: list[asyncio.Future[None]] = []
         self._has_failed = False
-        self._leisure = Leisure()
-        self._vigil = Vigil(self._loop.call_soon, time.monotonic)
+        self._vigil = Vigil(self._loop.call_soon, time.monotonic, max(SECONDS, limits.busy_poll_seconds))
+        self._leisure = Leisure(self._vigil)
         self._written = self._synced = log.synced  # the marks that were heard of last
         self.post: Post | None = None  # without one nothing is told early
         self.on_written: Callable[[int], None] = lambda sequence: None  # all up to it will be durable, or nothing more

@@ -68,6 +68,8 @@ class Config:
     wire_port: int = setting(-1, "SERVER_WIRE_PORT", _PORT, _show_wire_port)
     # as long as an orchestrator usually waits, halved
     graceful_shutdown_ms: int = setting(5_000, "SERVER_GRACEFUL_SHUTDOWN_TIMEOUT", duration_ms, format_duration)
+    # 0: who has nothing to do sleeps; else it stays awake for so long after an answer, which costs a processor
+    busy_poll_ms: int = setting(0, "SERVER_BUSY_POLL", duration_ms, format_duration)
     # the limit of generated clients too; a message may have 64 KiB less
     max_request_bytes: int = setting(4 << 20, "SERVER_MAX_RECV_MSG_SIZE", bytes_within(256 << 10, 32 << 20))
 

@@ -45,6 +45,7 @@ class Limits:
     producer_window: int = 64  # publishes of one producer that a retry is recognised among
     producer_expiry_us: int = 7 * 24 * 3600 * 1_000_000  # after its last publish a producer is forgotten
     durability: int = FSYNC  # of publishes that do not say
+    busy_poll_seconds: float = 0.0  # awake after an answer; 0: a moment, where that is known to pay
     serves_old: bool = True  # what was published before the start; else it stays where it is, unseen
     is_memory: bool = False  # the log keeps nothing on disk, and answers say so
     group: GroupSettings = field(default_factory=default_group)

@@ -223,6 +223,7 @@ def limits(config: Config) -> Limits:
     return Limits(
         buffer_bytes=config.max_memory_bytes,
         durability=FSYNC if config.wal_sync else OS,
+        busy_poll_seconds=config.busy_poll_ms / 1_000,
         serves_old=config.sync_on_startup,
         is_memory=config.storage_mode == "memory",
         channel=ChannelSettings(

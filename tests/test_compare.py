@@ -57,6 +57,23 @@ def test_the_page_says_where_mq_wins_and_where_it_loses() -> None:
     assert "1.5 k/s (1.0 k/s to 2.0 k/s)" in more_is_better  # the median, and how far the rounds lie apart
 
 
+def test_our_own_settings_are_compared_with_others_and_not_with_each_other() -> None:
+    from compare.report import page
+
+    known = facts(mq=1_000.0, redis=2_000.0)
+    known["runs"]["fsync"]["mq busy-poll"] = facts(mq=4_000.0, redis=0.0)["runs"]["fsync"]["mq"]
+    text = page(known)
+    assert "| mq / best | mq busy-poll / best |" in text
+    assert line(text, "publish one at a time, 1 caller").endswith("| 0.50 | **2.00** |")
+
+
+def test_our_servers_are_those_of_the_page() -> None:
+    from compare.peer_mq import AwakeMqServer, MqServer
+    from compare.report import OURS
+
+    assert (MqServer.name, AwakeMqServer.name) == OURS
+
+
 def test_the_page_says_what_is_not_there() -> None:
     from compare.report import page
 

@@ -39,6 +39,7 @@ def test_every_variable_is_read() -> None:
         "SERVER_PORT": "6000",
         "SERVER_WIRE_PORT": "0",
         "SERVER_GRACEFUL_SHUTDOWN_TIMEOUT": "1m30s",
+        "SERVER_BUSY_POLL": "2ms",
         "SERVER_MAX_RECV_MSG_SIZE": "8MiB",
         "STORAGE_MODE": "memory",
         "STORAGE_BATCH_SIZE": "100",

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
+import subprocess
+import sys
+import time
 from collections import deque
 from collections.abc import Callable
 
 import pytest
 
 from mq.commitqueue import CommitQueue
+from mq.config import Config
 from mq.limits import Limits
 from mq.reply import LeaveReply
-from mq.vigil import LONGEST_REST, SECONDS, Vigil
+from mq.server import limits
+from mq.vigil import LONGEST_REST, SECONDS, Vigil, times_displaced
 from wal import MemoryLog
 from wal.pb.wal_pb2 import ChannelCreated
 
@@ -21,10 +28,11 @@ TURN = SECONDS / 10
 class Loop:
     """A loop without a network: each call that it makes takes a turn's time."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = SECONDS) -> None:
         self.now = 1.0
+        self.displaced = 0
         self.calls: deque[Callable[[], None]] = deque()
-        self.vigil = Vigil(self.calls.append, lambda: self.now)
+        self.vigil = Vigil(self.calls.append, lambda: self.now, seconds, lambda: self.displaced)
 
     def turn(self) -> None:
         self.now += TURN
@@ -95,6 +103,52 @@ def test_where_somebody_comes_it_follows_every_answer() -> None:
     assert loop.answer(), "one in vain counts like the first"
 
 
+def test_where_others_need_the_processor_it_is_seldom_tried_though_somebody_comes() -> None:
+    loop, vigils = Loop(), 0
+    for _ in range(100 * LONGEST_REST):
+        loop.vigil.begin()
+        vigils += bool(loop.calls)
+        loop.displaced += 1
+        loop.vigil.end()
+        loop.sleep()
+    assert vigils < 100 + 2 * LONGEST_REST.bit_length()
+
+
+def test_a_thread_that_works_beside_others_is_displaced_and_knows_it() -> None:
+    if not hasattr(resource, "RUSAGE_THREAD"):
+        pytest.skip("this system does not count for each thread")
+    before = times_displaced()
+    rivals = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        deadline = time.monotonic() + 30
+        while times_displaced() == before:
+            assert time.monotonic() < deadline, "nobody else ever got this processor"
+    finally:
+        for each in rivals:
+            each.kill()
+            each.wait()
+
+
+def test_a_longer_one_lasts_as_long_as_it_was_asked_for() -> None:
+    loop = Loop(seconds=10 * SECONDS)
+    loop.vigil.begin()
+    assert loop.sleep() in (100, 101)
+
+
+def test_to_look_on_is_told_apart_from_work() -> None:
+    loop = Loop()
+    loop.vigil.begin()
+    loop.sleep()
+    assert loop.vigil.watched == pytest.approx(SECONDS, abs=2 * TURN)
+    watched = loop.vigil.watched
+    while not loop.calls:
+        loop.vigil.begin()
+    loop.now += 5 * SECONDS  # something came at once, and took long
+    loop.vigil.end()
+    loop.sleep()
+    assert loop.vigil.watched == watched
+
+
 def test_a_group_made_durable_in_the_loop_is_followed_by_one_and_the_next_record_ends_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -113,6 +167,21 @@ def test_a_group_made_durable_in_the_loop_is_followed_by_one_and_the_next_record
     assert heard == 3 * ["end", "answer", "begin"]
 
 
+def test_a_broker_that_is_to_stay_awake_does() -> None:
+    async def worked(within: Limits) -> float:
+        queue = CommitQueue(MemoryLog(), within, lambda synced: None, lambda error: None)
+        queue.put(ChannelCreated(channel_id=1, name="c", partitions=1))
+        queue.answer(lambda reply: None, LeaveReply())
+        await queue.drained()
+        before = time.thread_time()
+        await asyncio.sleep(0.2)
+        return time.thread_time() - before
+
+    asleep = asyncio.run(worked(limits(Config())))
+    awake = asyncio.run(worked(limits(Config.from_env({"SERVER_BUSY_POLL": "300ms"}))))
+    assert awake > 5 * asleep
+
+
 def test_what_can_wait_is_done_when_nothing_came() -> None:
     loop, done = Loop(), []
     loop.vigil.begin(lambda: done.append(loop.now))
@@ -123,6 +192,13 @@ def test_what_can_wait_is_done_when_nothing_came() -> None:
     loop.vigil.begin(lambda: done.append(loop.now))
     assert loop.sleep() == 1, "a vigil is not worth it: it is done at once"
     assert len(done) == 2
+
+
+def test_what_can_wait_does_not_wait_for_a_longer_one() -> None:
+    loop, done = Loop(seconds=10 * SECONDS), []
+    loop.vigil.begin(lambda: done.append(loop.now))
+    assert loop.sleep() in (100, 101)
+    assert done == [pytest.approx(1.0 + SECONDS, abs=2 * TURN)]
 
 
 def test_what_can_wait_is_left_to_whatever_comes() -> None:

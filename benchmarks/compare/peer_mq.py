@@ -36,6 +36,19 @@ class MqServer(Server):
         return {"WAL_DIR_PATH": str(self.directory / "data"), "LOG_LEVEL": "WARNING", "WAL_SYNC": sync}
 
 
+class AwakeMqServer(MqServer):
+    """Who wants the shortest way for a message, and has a processor for it."""
+
+    name = "mq busy-poll"
+    settings: ClassVar = {
+        FSYNC: "SERVER_BUSY_POLL=2ms: it does not sleep while messages come that often",
+        CACHE: "WAL_SYNC=false SERVER_BUSY_POLL=2ms",
+    }
+
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), "SERVER_BUSY_POLL": "2ms"}
+
+
 class MqDriver(Driver):
     def __init__(self, port: int, durability: str) -> None:
         self.address = f"mq://127.0.0.1:{port}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .driver import Driver
 from .peer_kafka import KafkaDriver, KafkaServer
-from .peer_mq import MqDriver, MqServer
+from .peer_mq import AwakeMqServer, MqDriver, MqServer
 from .peer_nats import NatsDriver, NatsServer
 from .peer_rabbitmq import RabbitDriver, RabbitServer
 from .peer_redis import RedisDriver, RedisServer
@@ -24,6 +24,7 @@ PEERS = {
     peer.server.name: peer
     for peer in (
         Peer(MqServer, MqDriver, 5_000),
+        Peer(AwakeMqServer, MqDriver, 5_000),
         Peer(NatsServer, NatsDriver, 1_000),
         Peer(RedisServer, RedisDriver, 1_000),
         Peer(RabbitServer, RabbitDriver, 1_000),
