@@ -2,7 +2,7 @@
 # Its Spark jobs:          docker build --target spark -t mq-spark .
 # The Python example:      docker build --target examples -t mq-examples .
 #
-#   docker run -p 50051:50051 -p 50052:50052 -v mq-data:/var/lib/mq --read-only mq-broker
+#   docker run -p 127.0.0.1:50051:50051 -p 127.0.0.1:50052:50052 -v mq-data:/var/lib/mq --read-only mq-broker
 #
 # Every setting of .env.sample is a variable: -e LOG_LEVEL=DEBUG. Only /var/lib/mq is written to.
 

@@ -44,7 +44,7 @@ help: ## show this list
 install: $(DEV) ## make .venv with everything needed to work on mq
 
 run: $(CORE) ## start the broker on 127.0.0.1:50051, its log in ./data
-	SERVER_HOST=$${SERVER_HOST:-127.0.0.1} $(BIN)/mq serve $(ARGS)
+	$(BIN)/mq serve $(ARGS)
 
 test: $(DEV) $(JAVA) ## run all tests
 	$(BIN)/python -m pytest $(ARGS)

@@ -98,7 +98,7 @@ class Config:
     # the only directory that clients may have backups made in; without one the broker makes none
     backup_dir: str = setting("", "BACKUP_DIR", str)
 
-    # 0: no limit; retention is a decision, so nothing is dropped by default
+    # of channels that are made without any setting of their own, and of dead-letter channels; 0: nothing is dropped
     channel_max_age_ms: int = setting(0, "CHANNEL_MAX_AGE", duration_ms, format_duration)
     channel_max_bytes: int = setting(0, "CHANNEL_MAX_BYTES", size_bytes, format_size)
     channel_max_messages: int = setting(0, "CHANNEL_MAX_MESSAGES", _COUNT)

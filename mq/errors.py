@@ -12,6 +12,12 @@ class MqError(Exception):
 
     status = "INTERNAL"
     retryable = False
+    went_unanswered = False  # told by a client: an earlier try of the same request had no answer
+
+    @property
+    def leaves_open(self) -> bool:
+        """Nobody knows whether the request was done. An error of no known class may be anything."""
+        return self.retryable or self.went_unanswered or type(self) is MqError
 
 
 class InvalidArgument(MqError):
@@ -25,7 +31,7 @@ class MessageTooLarge(InvalidArgument):
 
 
 class ChannelNotFound(MqError):
-    """No channel has that name. The first broker's three calls answer FAILED_PRECONDITION instead."""
+    """No channel has that name. The first broker's Publish and Subscribe answer FAILED_PRECONDITION instead."""
 
     status = "NOT_FOUND"
 

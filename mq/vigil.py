@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 SECONDS = 120e-6
 LONGEST_REST = 64  # answers
+LOOK_SECONDS = 20e-6  # between two looks: what takes longer was something else, or somebody else
 
 _THREAD = getattr(resource, "RUSAGE_THREAD", None)  # Linux alone counts for each thread
 
@@ -74,7 +75,7 @@ class Vigil:
             in_the_end, self._in_the_end = self._in_the_end, None
             in_the_end()
         if now < self._until:
-            self.watched += now - self._looked
+            self.watched += min(now - self._looked, LOOK_SECONDS)
             self._looked = now
             self._call_soon(self._look)
             return

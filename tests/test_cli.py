@@ -134,6 +134,8 @@ def test_a_group_is_acked_unless_it_shall_not(command: Command, client: mq.Clien
     assert command("sub", "work", "-g", "g", "-e", "--no-ack", "-r") == "2\n3\n4\n"
     assert command("sub", "work", "-g", "g", "-e", "--batch", "2", "--interval", "1ms", "-r") == "2\n3\n4\n"
     assert client.describe_group("work", "g").lag == 0
+    command("sub", "work", "-g", "g", "-e", "--partition", "0", code=2)
+    assert "skipped" in command("group", "info", "work", "g")
 
 
 def test_a_delayed_message_is_scheduled(command: Command, client: mq.Client) -> None:
@@ -141,6 +143,8 @@ def test_a_delayed_message_is_scheduled(command: Command, client: mq.Client) -> 
     told = json.loads(command("pub", "later", "wake up", "--delay", "1h", "-o", "json"))
     assert told["schedule_id"]
     command("pub", "later", "wake up", "--at", "2099-01-01T00:00")
+    command("pub", "later", "--lines", "-", "--delay", "1h", stdin=b"1\n2\n", code=2)
+    command("pub", "later", "wake up", "--count", "3", "--delay", "1h", code=2)
     assert client.describe_channel("later").scheduled == 2
 
 

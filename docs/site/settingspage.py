@@ -24,6 +24,7 @@ CLIENTS = """
 |---|---|---|
 | `MQ_SERVER` | `mq://localhost` | where the Python client and the `mq` command find the broker; several by comma |
 | `BROKER_HOST` | | of the examples, as with the first broker; the broker notes it and leaves it aside |
+| `SPARK_NICE` | 19 | how far Spark on the broker's machine gives way to it |
 | `SPARK_MASTER` | | the cluster that `mq spark` uses where nothing else names one; this machine without it |
 | `WAL_DIR_PATH` | `./data` | also where `mq wal`, `mq spark` and `mq doctor` look for a log |
 

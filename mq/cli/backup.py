@@ -99,7 +99,7 @@ def _show(made: Made, output: str) -> None:
 def verify(directory: Path, output: str) -> None:
     """Check every frame of the backup in DIR, as `mq wal verify` checks a log. Changes nothing.
 
-    Exits with 0 where all is intact, with 1 where something is damaged, with 3 where there is no backup.
+    Exits with 0 where all is intact, with 1 where something is damaged, with 3 where DIR holds no backup.
 
     \b
     Example:

@@ -23,7 +23,7 @@ def dlq() -> None:
 @server_option
 @output_option
 def list_(server: str | None, output: str) -> None:
-    """List the channels that have dead letters."""
+    """List the channels that have, or had, dead letters."""
     with connect(server) as client:
         found = [each for each in client.list_channels() if each.channel.endswith(SUFFIX)]
     rows = [{"channel": each.channel.removesuffix(SUFFIX), "dead letters": out.count(each.messages)} for each in found]

@@ -50,6 +50,7 @@ def info(channel: str, name: str, server: str | None, output: str) -> None:
     settings = found.settings
     backoff = ", ".join(format_duration(each) for each in settings.backoff_ms)
     more = {
+        "skipped": found.skipped,
         "ack wait": format_duration(settings.ack_wait_ms),
         "max deliver": settings.max_deliver,
         "backoff": backoff,

@@ -76,6 +76,8 @@ def pub(
         raise click.UsageError("BODY and --lines exclude each other")
     if delay and at:
         raise click.UsageError("--delay and --at exclude each other")
+    if (delay or at) and (lines is not None or count != 1):
+        raise click.UsageError("--delay and --at are for one message: not with --lines or --count")
     with connect(server) as client:
         if create:
             client.create_channel(channel, exist_ok=True)

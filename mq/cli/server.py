@@ -52,7 +52,7 @@ def info(server: str | None, output: str) -> None:
 @click.option("--local", is_flag=True, help="the broker that the settings of this environment start here")
 @server_option
 def check(timeout: float, local: bool, server: str | None) -> None:
-    """Exit with 0 where a broker answers, with 6 where it does not. For health checks.
+    """Exit with 0 where a broker answers, with 6 where none is, with 7 where it is there and does not answer.
 
     \b
     Examples:

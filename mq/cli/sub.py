@@ -42,7 +42,7 @@ ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 @click.option("--batch", type=click.IntRange(1, 10_000), default=None, metavar="N", help="messages of one pull")
 @click.option("--interval", type=DURATION, default=0, metavar="DURATION", help="time between pulls")
 @click.option("--ack/--no-ack", default=True, help="with a group: ack what was written  [ack]")
-@click.option("-f", "--format", "form", metavar="FORMAT", help=r"like '%o %k %v\n'; see below")
+@click.option("-f", "--format", "form", metavar="FORMAT", help=r"like '%o %k %v\n'; see above")
 @click.option("-J", "--json", "as_json", is_flag=True, help="one JSON object a line")
 @click.option("-r", "--raw", is_flag=True, help="bodies only, each with a newline: the fastest")
 @server_option
@@ -79,6 +79,8 @@ def sub(
     """
     if sum(map(bool, (form, as_json, raw))) > 1:
         raise click.UsageError("--format, --json and --raw exclude each other")
+    if group and partition is not None:
+        raise click.UsageError("--partition is for reading without a group, which gives its members what they get")
     start = _start(from_start, new, last, since, offset)
     write = _raw if raw else _lines(_json_line if as_json else _formatted(form or "%o\t%k\t%v\\n"))
     with connect(server) as client:

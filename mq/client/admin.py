@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mq.client import backup, request
 from mq.client.backup import OnProgress
-from mq.client.position import Start
+from mq.client.position import Start, at_offset
 from mq.client.redriving import SUFFIX, Redriving
 from mq.client.request import ADMIN, INSTALL_SECONDS, SERVICE
 from mq.errors import GroupExists
@@ -262,8 +262,16 @@ class Admin:
         >>> client.seek_group("orders", "billing", mq.at_offset(2)).positions[0].offset
         2
         """
-        asked = request.seek(channel, group, start, shift, partition, force, dry_run)
-        return pb.SeekResponse.FromString(self._call(SERVICE + "Seek", asked))
+        told = dry_run or shift is not None
+        asked = request.seek(channel, group, start, shift, partition, force, told)
+        answer = pb.SeekResponse.FromString(self._call(SERVICE + "Seek", asked))
+        if told and not dry_run:
+            # To shift once more, after an answer that was lost, would move it twice; to go to a place does not.
+            for at in answer.positions:
+                self._call(
+                    SERVICE + "Seek", request.seek(channel, group, at_offset(at.offset), None, at.partition, force)
+                )
+        return answer
 
     def join_group(self, channel: str, group: str, start: Start, ordered: bool) -> pb.GroupInfo:
         """The group, made where there is none; one that exists keeps its settings.

@@ -121,19 +121,23 @@ class AsyncClient(AsyncAdmin):
         """
         partitions = len((await self.describe_channel(channel)).partitions)
         connection = self._connection.another()
-        await connection.transport()
-        made = AsyncProducer(
-            connection,
-            channel,
-            partitions,
-            linger_ms=linger_ms,
-            batch_size=batch_size,
-            batch_bytes=batch_bytes,
-            buffer_bytes=buffer_bytes,
-            request_bytes=connection.request_bytes,
-            options=PublishOptions(durability=durability, ttl_ms=ttl_ms),
-            made_by=codec or self._codec,
-        )
+        try:
+            await connection.transport()
+            made = AsyncProducer(
+                connection,
+                channel,
+                partitions,
+                linger_ms=linger_ms,
+                batch_size=batch_size,
+                batch_bytes=batch_bytes,
+                buffer_bytes=buffer_bytes,
+                request_bytes=connection.request_bytes,
+                options=PublishOptions(durability=durability, ttl_ms=ttl_ms),
+                made_by=codec or self._codec,
+            )
+        except BaseException:
+            await connection.close()
+            raise
         return self._keep(made)
 
     def transaction(self, *, codec: Codec | None = None) -> AsyncTransaction:

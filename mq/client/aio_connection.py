@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from mq.client.address import Address
 from mq.client.backoff import Backoff
 from mq.client.connection import ATTEMPT_SECONDS, CONNECT_SECONDS
-from mq.client.transport import AsyncDone, AsyncTransport, TimedOut
+from mq.client.transport import AsyncDone, AsyncTransport, TimedOut, same
 from mq.errors import MqError, ResourceExhausted, Unavailable
 
 
@@ -40,6 +40,8 @@ class AsyncConnection:
         self._closed = asyncio.Event()
         self._transport: AsyncTransport | None = None
         self._turn = 0
+        self._failure: MqError | None = None  # of the last try to connect
+        self._failures = 0
         self._dropping: set[asyncio.Task[None]] = set()  # somebody has to keep them
 
     def another(self) -> AsyncConnection:
@@ -71,13 +73,16 @@ class AsyncConnection:
         loop = asyncio.get_running_loop()
         end = loop.time() + (self.timeout if timeout is None else timeout)
         backoff = Backoff()
+        is_unanswered = False
         while True:
             try:
-                transport = self.ready or await self.transport()
+                transport = self.ready or await self._transport_until(end)
                 return await self._attempt(
                     transport, method, request, min(ATTEMPT_SECONDS + wait, max(0.001, end - loop.time()))
                 )
             except MqError as error:
+                error.went_unanswered = is_unanswered
+                is_unanswered = is_unanswered or not isinstance(error, ResourceExhausted)
                 if error.status == "UNIMPLEMENTED":
                     raise MqError(f"the broker does not know {method}: it is older than this client") from error
                 if not error.retryable or (isinstance(error, ResourceExhausted) and not patient):
@@ -107,18 +112,29 @@ class AsyncConnection:
             task.add_done_callback(self._dropping.discard)
 
     async def transport(self) -> AsyncTransport:
-        """A transport that can be used. Raises Unavailable after one try of each address."""
+        """A transport that can be used. Raises Unavailable after one try of each address, its own or another's."""
         self.check_usable()
+        failures = self._failures
         async with self._connecting:
             if self._transport is not None and not self._transport.is_usable:
                 await self._discard(self._transport)
             if self._transport is None:
+                self.check_usable()
+                if self._failure is not None and self._failures != failures:  # it failed while this one waited for it
+                    raise same(self._failure)
                 transport = await self._reach()
                 if self._closed.is_set():
                     await transport.close()
                     raise Unavailable("the client was closed")
                 self._transport = transport
             return self._transport
+
+    async def _transport_until(self, end: float) -> AsyncTransport:
+        try:
+            async with asyncio.timeout_at(end):
+                return await self.transport()
+        except TimeoutError:
+            raise TimedOut("no broker was reached in time") from None
 
     @property
     def start_id(self) -> str:
@@ -167,6 +183,13 @@ class AsyncConnection:
         await transport.close()
 
     async def _reach(self) -> AsyncTransport:
+        try:
+            return await self._reach_any()
+        except MqError as error:
+            self._failure, self._failures = same(error), self._failures + 1
+            raise
+
+    async def _reach_any(self) -> AsyncTransport:
         failures: list[str] = []
         for _ in self._addresses:
             address = self._addresses[self._turn]

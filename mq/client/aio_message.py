@@ -14,7 +14,7 @@ class AsyncMessage(View):
     __slots__ = ()
 
     async def ack(self) -> None:
-        """Done: it is never delivered again. Sent with the next few, so it is cheap."""
+        """Done: once the broker has that, it is never delivered again. Sent with the next few, so it is cheap."""
         self._ledger().ack_one(self._delivery, self._index)
 
     async def nack(self, delay_ms: int | None = None) -> None:

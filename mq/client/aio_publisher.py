@@ -10,7 +10,7 @@ from mq.client.aio_connection import AsyncConnection
 from mq.client.connection import ATTEMPT_SECONDS
 from mq.client.message import Published, published
 from mq.client.options import PublishOptions
-from mq.client.publisher import MOST_BYTES, MOST_MESSAGES, PUBLISH_BATCH
+from mq.client.publisher import MOST_BYTES, MOST_MESSAGES, PUBLISH_BATCH, unclear
 from mq.client.sequence import Sequence
 from mq.client.transport import TimedOut, same
 from mq.errors import InvalidArgument, MqError, SequenceRefused
@@ -72,9 +72,7 @@ class AsyncLane:
     def _hear(self, entries: list[Entry], answer: bytes | BaseException) -> None:
         left, self._sent_at = self._connection.timeout - (self._loop.time() - self._sent_at), 0.0
         if isinstance(answer, asyncio.CancelledError):  # the loop comes to its end
-            self._is_busy = False
-            for _, future in entries:
-                future.cancel()
+            self._abandon(entries)
             return
         if isinstance(answer, bytes):
             self._sequence.next += 1
@@ -85,12 +83,22 @@ class AsyncLane:
             else:
                 self._loop.call_soon(self._send_next)  # behind those who were told: they may be back in line by then
         elif not _may_help_to_ask_again(answer):
+            if isinstance(answer, MqError) and answer.leaves_open:
+                self._sequence.renew()
             self._refuse(entries, answer)
         elif left > 0:
-            self._send_with_patience(entries, left)
+            is_unanswered = isinstance(answer, MqError) and answer.leaves_open
+            self._send_with_patience(entries, left, is_unanswered)
         else:
             self._sequence.renew()
             self._refuse(entries, TimedOut("the broker did not answer in time"))
+
+    def _abandon(self, entries: list[Entry]) -> None:
+        """Whoever comes after these, to clean up, still gets an answer, and a number that was not used."""
+        self._sequence.renew()
+        for _, future in entries:
+            future.cancel()
+        self._loop.call_soon(self._send_next)
 
     def _refuse(self, entries: list[Entry], error: BaseException) -> None:
         _fail(entries, error)
@@ -113,15 +121,18 @@ class AsyncLane:
     def _attempt_seconds(self) -> float:
         return min(ATTEMPT_SECONDS, self._connection.timeout)
 
-    def _send_with_patience(self, entries: list[Entry], timeout: float) -> None:
-        self._task = self._loop.create_task(self._send_all(entries, timeout))
+    def _send_with_patience(self, entries: list[Entry], timeout: float, is_unanswered: bool = False) -> None:
+        """`is_unanswered`: it was sent before, and nobody knows what became of it."""
+        self._task = self._loop.create_task(self._send_all(entries, timeout, is_unanswered))
+        self._task.add_done_callback(partial(self._see_to, entries))
 
-    async def _send_all(self, entries: list[Entry], timeout: float) -> None:
+    def _see_to(self, entries: list[Entry], task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # the loop comes to its end, perhaps before the task began
+            self._abandon(entries)
+
+    async def _send_all(self, entries: list[Entry], timeout: float, is_unanswered: bool) -> None:
         try:
-            await self._send(entries, self._loop.time() + timeout)
-        except asyncio.CancelledError:  # the loop comes to its end
-            self._is_busy = False
-            raise
+            await self._send(entries, self._loop.time() + timeout, is_unanswered)
         except Exception as error:
             self._refuse(entries, error)
         else:
@@ -152,21 +163,23 @@ class AsyncLane:
         self._line = []
         return taken
 
-    async def _send(self, entries: list[Entry], end: float) -> None:
+    async def _send(self, entries: list[Entry], end: float, is_unanswered: bool = False) -> None:
         try:
-            data = await self._call(entries, end)
+            data = await self._call(entries, end, is_unanswered)
         except InvalidArgument as error:
             if len(entries) == 1:
                 _fail(entries, error)
-                return
-            for entry in entries:  # one of them is at fault, and only that one shall hear of it
-                await self._send([entry], self._loop.time() + self._connection.timeout)
+            elif error.went_unanswered:
+                _fail(entries, unclear(error))
+            else:
+                for entry in entries:  # one of them is at fault, and only that one shall hear of it
+                    await self._send([entry], self._loop.time() + self._connection.timeout)
         except MqError as error:
             _fail(entries, error)
         else:
             self._tell(entries, data)
 
-    async def _call(self, entries: list[Entry], end: float) -> bytes:
+    async def _call(self, entries: list[Entry], end: float, is_unanswered: bool) -> bytes:
         sequence = self._sequence
         while True:
             try:
@@ -178,7 +191,8 @@ class AsyncLane:
                 if is_new:
                     raise
             except MqError as error:
-                if error.retryable:
+                error.went_unanswered = error.went_unanswered or is_unanswered
+                if error.leaves_open:
                     sequence.renew()
                 raise
             else:

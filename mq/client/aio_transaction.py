@@ -9,10 +9,10 @@ from typing import Any
 from mq.client.aio_consumer import Messages, parts_of
 from mq.client.aio_keeper import AsyncKeeper
 from mq.client.codec import HeaderValue
-from mq.client.message import Part, Published
-from mq.client.transaction import TRANSACT, Draft, Numberings, ack_requests
+from mq.client.message import Published
+from mq.client.transaction import TRANSACT, Draft, Numberings
 from mq.client.value import Codec
-from mq.errors import InvalidArgument
+from mq.errors import MqError
 
 
 class AsyncTransaction:
@@ -30,10 +30,8 @@ class AsyncTransaction:
         self, call: Callable[[str, bytes], Awaitable[bytes]], made_by: Codec | None, numberings: Numberings
     ) -> None:
         self._call = call
-        self._numberings = numberings
-        self._draft = Draft(made_by)
-        self._acked: list[Part] = []
-        self.published: list[Published] = []  # after the commit
+        self._draft = Draft(made_by, numberings)
+        self.published: list[Published] = []  # by the last commit
 
     def publish(
         self,
@@ -48,23 +46,25 @@ class AsyncTransaction:
 
     def ack(self, messages: Messages) -> None:
         """Ack at the end of the transaction."""
-        parts = parts_of(messages)
-        if any(delivery.ledger is None for delivery, _, _ in parts):
-            raise InvalidArgument("a message that was read without a group can't be acked")
-        self._acked += parts
+        self._draft.ack(parts_of(messages))
 
     async def commit(self) -> list[Published]:
-        """Do it all now. Raises MqError, and then nothing was done."""
-        acks = ack_requests(self._acked)
-        if not self._draft.first_channel and not acks:
+        """Do it all now; what is told after it is the next transaction. Raises MqError: then nothing was done.
+
+        After Unavailable or TimedOut nobody knows: to commit once more tells, and does it at most once.
+        """
+        request = self._draft.request()
+        if request is None:
             return []
-        numbering = self._numberings.take(first := self._draft.first_channel or acks[0].channel)
-        answer = await self._call(TRANSACT, self._draft.request(acks, numbering))
-        self._numberings.put_back(first, numbering)
-        for part in self._acked:
+        try:
+            answer = await self._call(TRANSACT, request)
+        except MqError as error:
+            self._draft.refused(error)
+            raise
+        for part in self._draft.acked:
             assert isinstance(part[0].ledger, AsyncKeeper)
             part[0].ledger.take(part)
-        self.published = self._draft.published(answer)
+        self.published = self._draft.done(answer)
         return self.published
 
     async def __aenter__(self) -> AsyncTransaction:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from mq.client.address import Address
 from mq.client.backoff import Backoff
-from mq.client.transport import TimedOut, Transport
+from mq.client.transport import TimedOut, Transport, same
 from mq.errors import MqError, ResourceExhausted, Unavailable
 
 CONNECT_SECONDS = 5.0
@@ -47,6 +47,8 @@ class Connection:
     ) -> None:
         self.timeout = timeout
         self._addresses = list(addresses)
+        self._failure: MqError | None = None  # of the last try to connect
+        self._failures = 0
         self._connect = connect
         self._connect_timeout = connect_timeout
         self._attempt_seconds = attempt_seconds
@@ -90,6 +92,7 @@ class Connection:
         now = time.monotonic()
         end = now + (self.timeout if timeout is None else timeout)
         backoff: Backoff | None = None
+        is_unanswered = False
         while True:
             transport = self._transport
             try:
@@ -101,6 +104,8 @@ class Connection:
                 limit = min(self._attempt_seconds + wait, max(0.001, end - now))
                 return transport.call(method, request, limit)
             except MqError as error:
+                error.went_unanswered = is_unanswered
+                is_unanswered = is_unanswered or not isinstance(error, ResourceExhausted)
                 self._judge(error, method, transport)
                 is_over = once or self._is_cut or not error.retryable
                 if is_over or (isinstance(error, ResourceExhausted) and not patient):
@@ -116,14 +121,19 @@ class Connection:
             now = time.monotonic()
 
     def transport(self) -> Transport:
-        """A transport that worked when it was last used. Raises Unavailable after one try of each address."""
+        """A transport that worked when it was last used. Raises Unavailable after one try of each address, its own or
+        another's.
+        """
         transport = self._transport
         if transport is not None and self._pid == os.getpid():
             return transport
         self.check_usable()
+        failures = self._failures
         with self._connecting:
             if self._transport is not None:
                 return self._transport
+            if self._failure is not None and self._failures != failures:  # it failed while this one waited for it
+                raise same(self._failure)
             transport = self._reach()
             with self._lock:
                 if not self._closed.is_set():
@@ -193,6 +203,13 @@ class Connection:
             self.discard(transport)
 
     def _reach(self) -> Transport:
+        try:
+            return self._reach_any()
+        except MqError as error:
+            self._failure, self._failures = same(error), self._failures + 1
+            raise
+
+    def _reach_any(self) -> Transport:
         failures: list[str] = []
         for _ in self._addresses:
             address = self._addresses[self._turn]

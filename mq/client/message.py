@@ -260,7 +260,7 @@ class Message(View):
     __slots__ = ()
 
     def ack(self) -> None:
-        """Done: it is never delivered again. Sent with the next few, so it is cheap."""
+        """Done: once the broker has that, it is never delivered again. Sent with the next few, so it is cheap."""
         self._ledger().ack_one(self._delivery, self._index)
 
     def nack(self, delay_ms: int | None = None) -> None:

@@ -148,7 +148,10 @@ class Lane:
                 entries[0].outcome = error
                 return
             for entry in entries:  # one of them is at fault, and only that one shall hear of it
-                self._send([entry], sequence, timeout)
+                if error.went_unanswered:
+                    entry.outcome = unclear(error)
+                else:
+                    self._send([entry], sequence, timeout)
         except MqError as error:
             for entry in entries:
                 entry.outcome = same(error)
@@ -171,10 +174,15 @@ class Lane:
                 if is_last or is_new:
                     raise
             except MqError as error:
-                if error.retryable:
+                if error.leaves_open:
                     sequence.renew()
                 raise
             else:
                 sequence.next += 1
                 return pb.PublishBatchResponse.FromString(data)
         raise AssertionError
+
+
+def unclear(refusal: InvalidArgument) -> Unavailable:
+    """For messages that were sent together, at first without an answer: to send each by itself could store it twice."""
+    return Unavailable(f"a try had no answer, and the next was refused ({refusal}): it may be stored or not")

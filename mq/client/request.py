@@ -85,7 +85,13 @@ def create_group(channel: str, group: str, settings: pb.GroupSettings | None, st
 
 
 def seek(
-    channel: str, group: str, start: Start | None, shift: int | None, partition: int | None, force: bool, dry_run: bool
+    channel: str,
+    group: str,
+    start: Start | None,
+    shift: int | None,
+    partition: int | None,
+    force: bool,
+    dry_run: bool = False,
 ) -> bytes:
     request = pb.SeekRequest(channel=channel, group=group, force=force, dry_run=dry_run)
     if partition is not None:

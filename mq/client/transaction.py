@@ -14,57 +14,11 @@ from mq.client.message import Message, Part, Published, published
 from mq.client.options import PublishOptions
 from mq.client.sequence import Sequence as Numbering
 from mq.client.value import Codec, message_of
-from mq.errors import InvalidArgument
+from mq.errors import InvalidArgument, MqError
 from mq.pb import mq_pb2 as pb
 
 TRANSACT = "mq.MQService/Transact"
 _PUBLISHES, _ACKS = b"\x0a", b"\x12"  # TransactRequest.publishes = 1, acks = 2
-
-
-class Draft:
-    """What a transaction is to do, as one request."""
-
-    def __init__(self, made_by: Codec | None) -> None:
-        self._codec = made_by
-        self._publishes: dict[tuple[str, int | None], list[bytes]] = {}
-
-    @property
-    def first_channel(self) -> str:
-        """Empty: there is no publish."""
-        return next(iter(self._publishes), ("", None))[0]
-
-    def publish(
-        self,
-        channel: str,
-        value: Any,
-        key: str | bytes | None,
-        headers: Mapping[str, HeaderValue] | None,
-        partition: int | None,
-    ) -> None:
-        message = message_of(value, key, headers, self._codec)
-        self._publishes.setdefault((channel, partition), []).append(message)
-
-    def request(self, acks: Sequence[pb.AckRequest], numbering: Numbering) -> bytes:
-        """A TransactRequest. Its number makes a retry harmless."""
-        pieces: list[bytes] = []
-        for (channel, partition), messages in self._publishes.items():
-            head = PublishOptions(partition=partition).request(channel)
-            inner = codec.publish_request(head, messages)
-            pieces += (_PUBLISHES, codec.varint(len(inner)), inner)
-        for ack in acks:
-            inner = ack.SerializeToString()
-            pieces += (_ACKS, codec.varint(len(inner)), inner)
-        name = pb.TransactRequest(producer_id=numbering.producer_id, sequence=numbering.next)
-        pieces.append(name.SerializeToString())
-        return b"".join(pieces)
-
-    def published(self, answer: bytes) -> list[Published]:
-        """Where each message was stored, by channel in the order of their first publish."""
-        answers = pb.TransactResponse.FromString(answer).publishes
-        found: list[Published] = []
-        for ((channel, _), messages), each in zip(self._publishes.items(), answers, strict=False):
-            found += published(channel, each, len(messages))
-        return found
 
 
 class Numberings:
@@ -85,6 +39,85 @@ class Numberings:
         self._free.setdefault(channel, []).append(numbering)
 
 
+class Draft:
+    """What a transaction is to do, as one request. After a commit it is empty, and begins anew."""
+
+    def __init__(self, made_by: Codec | None, numberings: Numberings) -> None:
+        self._codec = made_by
+        self._numberings = numberings
+        self._sent: tuple[bytes, str, Numbering] | None = None  # a request whose outcome is not known, and its number
+        self._begin()
+
+    def _begin(self) -> None:
+        self._publishes: dict[tuple[str, int | None], list[bytes]] = {}
+        self.acked: list[Part] = []
+        self._sent = None
+
+    def publish(
+        self,
+        channel: str,
+        value: Any,
+        key: str | bytes | None,
+        headers: Mapping[str, HeaderValue] | None,
+        partition: int | None,
+    ) -> None:
+        self._check_open()
+        message = message_of(value, key, headers, self._codec)
+        self._publishes.setdefault((channel, partition), []).append(message)
+
+    def ack(self, parts: Sequence[Part]) -> None:
+        self._check_open()
+        if any(delivery.ledger is None for delivery, _, _ in parts):
+            raise InvalidArgument("a message that was read without a group can't be acked")
+        self.acked += parts
+
+    def _check_open(self) -> None:
+        if self._sent is not None:
+            raise InvalidArgument("the outcome of the commit is not known: commit again, or make a new transaction")
+
+    def request(self) -> bytes | None:
+        """A TransactRequest; None: there is nothing to do. Its number makes it harmless to send it once more.
+
+        While nobody knows what became of it, it stays the same.
+        """
+        if self._sent is not None:
+            return self._sent[0]
+        acks = ack_requests(self.acked)
+        if not self._publishes and not acks:
+            return None
+        first = next(iter(self._publishes))[0] if self._publishes else acks[0].channel
+        numbering = self._numberings.take(first)
+        pieces: list[bytes] = []
+        for (channel, partition), messages in self._publishes.items():
+            head = PublishOptions(partition=partition).request(channel)
+            inner = codec.publish_request(head, messages)
+            pieces += (_PUBLISHES, codec.varint(len(inner)), inner)
+        for ack in acks:
+            inner = ack.SerializeToString()
+            pieces += (_ACKS, codec.varint(len(inner)), inner)
+        name = pb.TransactRequest(producer_id=numbering.producer_id, sequence=numbering.next)
+        pieces.append(name.SerializeToString())
+        self._sent = b"".join(pieces), first, numbering
+        return self._sent[0]
+
+    def refused(self, error: MqError) -> None:
+        """There was an error. If that says that nothing was done, the request is forgotten, not what it was to do."""
+        if not error.leaves_open:
+            self._sent = None
+
+    def done(self, answer: bytes) -> list[Published]:
+        """Where each message was stored, by channel in the order of their first publish."""
+        assert self._sent is not None
+        _, first, numbering = self._sent
+        self._numberings.put_back(first, numbering)
+        answers = pb.TransactResponse.FromString(answer).publishes
+        found: list[Published] = []
+        for ((channel, _), messages), each in zip(self._publishes.items(), answers, strict=False):
+            found += published(channel, each, len(messages))
+        self._begin()
+        return found
+
+
 class Transaction:
     """Made by `Client.transaction`. Leaving the block commits; an exception leaves everything as it was.
 
@@ -97,10 +130,8 @@ class Transaction:
 
     def __init__(self, call: Callable[[str, bytes], bytes], made_by: Codec | None, numberings: Numberings) -> None:
         self._call = call
-        self._numberings = numberings
-        self._draft = Draft(made_by)
-        self._acked: list[Part] = []
-        self.published: list[Published] = []  # after the commit
+        self._draft = Draft(made_by, numberings)
+        self.published: list[Published] = []  # by the last commit
 
     def publish(
         self,
@@ -115,23 +146,25 @@ class Transaction:
 
     def ack(self, messages: Message | Sequence[Message] | Batch) -> None:
         """Ack at the end of the transaction."""
-        parts = parts_of(messages)
-        if any(delivery.ledger is None for delivery, _, _ in parts):
-            raise InvalidArgument("a message that was read without a group can't be acked")
-        self._acked += parts
+        self._draft.ack(parts_of(messages))
 
     def commit(self) -> list[Published]:
-        """Do it all now. Raises MqError, and then nothing was done."""
-        acks = ack_requests(self._acked)
-        if not self._draft.first_channel and not acks:
+        """Do it all now; what is told after it is the next transaction. Raises MqError: then nothing was done.
+
+        After Unavailable or TimedOut nobody knows: to commit once more tells, and does it at most once.
+        """
+        request = self._draft.request()
+        if request is None:
             return []
-        numbering = self._numberings.take(first := self._draft.first_channel or acks[0].channel)
-        answer = self._call(TRANSACT, self._draft.request(acks, numbering))
-        self._numberings.put_back(first, numbering)
-        for delivery, start, end in self._acked:
+        try:
+            answer = self._call(TRANSACT, request)
+        except MqError as error:
+            self._draft.refused(error)
+            raise
+        for delivery, start, end in self._draft.acked:
             assert isinstance(delivery.ledger, Keeper)
             delivery.ledger.take([(delivery, start, end)])
-        self.published = self._draft.published(answer)
+        self.published = self._draft.done(answer)
         return self.published
 
     def __enter__(self) -> Transaction:

@@ -94,4 +94,5 @@ def same(error: MqError) -> MqError:
     """Another of the same kind: one object raised in many places would carry the tracebacks of all of them."""
     copy = type(error)(*error.args)
     copy.status = error.status
+    copy.went_unanswered = error.went_unanswered
     return copy

@@ -57,8 +57,8 @@ class AsyncWireTransport:
     async def stream(self, method: str, request: bytes) -> AsyncIterator[bytes]:
         peer = await _connect(*self._where)
         items = _Items(peer)
-        peer.begin(method, request, items)
         try:
+            peer.begin(method, request, items)
             while (item := await items.take()) is not None:
                 yield item
         finally:
@@ -302,14 +302,17 @@ async def _connect(host: str, port: int, connect_timeout: float) -> _Peer:
     address = f"{host}:{port}"
     loop = asyncio.get_running_loop()
     peer: _Peer | None = None
+    is_welcome = False
     try:
         async with asyncio.timeout(connect_timeout):
             _, peer = await loop.create_connection(lambda: _Peer(address), host, port)
             await peer.welcomed
+            is_welcome = True
+            return peer
     except TimeoutError:
-        if peer is not None:
-            peer.fail(Unavailable("the connection was given up"))
         raise Unavailable(f"{address} did not answer within {connect_timeout} s") from None
     except OSError as error:
         raise Unavailable(f"can't connect to {address}: {error.strerror or error}") from None
-    return peer
+    finally:
+        if peer is not None and not is_welcome:  # also where whoever wanted it was cancelled
+            peer.fail(Unavailable("the connection was given up"))

@@ -152,26 +152,29 @@ class MQServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Ack(self, request, context):
-        """Ends leases: done; to be delivered again; to the dead-letter channel; or keeps them longer.
+        """Done, for this group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Nack(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """To be delivered again, after a while.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Reject(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """To the dead-letter channel.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Extend(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps leases longer, and is a sign of life: to be called while work takes long.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -793,7 +796,9 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdateChannel(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Sets the settings, all of them where any are given: send what DescribeChannel told, with your change in it.
+        Partitions only grow.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

@@ -1,0 +1,415 @@
+"""Requests without an answer: they are done once or not at all, nobody waits for ever, nothing is left open."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from process import wait_until
+from tcpproxy import Proxy, connected
+
+import mq
+from mq.client import aio_connection
+from mq.client.address import Address
+from mq.client.aio_publisher import AsyncLane
+from mq.client.connection import Connection
+from mq.client.options import PublishOptions
+from mq.client.publisher import PUBLISH_BATCH, Lane, _Entry
+from mq.client.sequence import Sequence
+from mq.client.transport import same
+from mq.client.value import message_of
+from mq.errors import InvalidArgument, MessageTooLarge, MqError, Unavailable
+from mq.pb import mq_pb2 as pb
+
+DEADLINE = 30.0
+X = message_of(b"x", None, None, None)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[tuple[mq.Client, Proxy]]:
+    with connected(tmp_path) as (client, proxy):
+        yield client, proxy
+
+
+def contents(client: mq.Client, channel: str = "c") -> list[bytes]:
+    return [message.content for message in client.read(channel, follow=False)]
+
+
+# ---------------------------------------------------------------- transactions
+
+
+def test_what_was_committed_is_not_committed_again_at_the_end_of_the_block(client: tuple[mq.Client, Proxy]) -> None:
+    direct, _ = client
+    direct.publish("c", b"in")
+    with direct.consumer("c", "g") as consumer:
+        with direct.transaction() as tx:
+            tx.publish("c", b"one")
+            tx.ack(consumer.fetch(1, timeout=DEADLINE))
+            assert [each.offset for each in tx.commit()] == [1]
+            assert [each.offset for each in tx.published] == [1]
+        with direct.transaction() as tx:
+            tx.publish("c", b"two")
+            tx.commit()
+            tx.publish("c", b"three")  # the next one, which the end of the block commits
+    assert contents(direct) == [b"in", b"one", b"two", b"three"]
+
+
+def test_the_same_with_asyncio(client: tuple[mq.Client, Proxy]) -> None:
+    direct, proxy = client
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE), mq.AsyncClient(proxy.address) as other:
+            async with other.transaction() as tx:
+                tx.publish("c", b"one")
+                await tx.commit()
+            async with other.transaction() as tx:
+                tx.publish("c", b"two")
+
+    asyncio.run(main())
+    assert contents(direct) == [b"one", b"two"]
+
+
+def test_a_commit_without_an_answer_can_be_repeated_and_is_done_once(client: tuple[mq.Client, Proxy]) -> None:
+    _, proxy = client
+    with mq.Client(proxy.address, timeout=0.5) as hasty:
+        tx = hasty.transaction()
+        tx.publish("c", b"once")
+        proxy.swallow_answers()
+        with pytest.raises((mq.Unavailable, mq.TimedOut)):
+            tx.commit()
+        with pytest.raises(mq.InvalidArgument, match="not known"):
+            tx.publish("c", b"what would this be part of?")
+        proxy.heal()
+        assert [each.offset for each in tx.commit()] == [0]
+        tx.publish("c", b"next")
+        tx.commit()
+        assert contents(hasty) == [b"once", b"next"]
+
+
+def test_a_commit_without_an_answer_is_done_once_with_asyncio_too(client: tuple[mq.Client, Proxy]) -> None:
+    direct, proxy = client
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE), mq.AsyncClient(proxy.address, timeout=0.5) as hasty:
+            tx = hasty.transaction()
+            tx.publish("c", b"once")
+            proxy.swallow_answers()
+            with pytest.raises((mq.Unavailable, mq.TimedOut)):
+                await tx.commit()
+            proxy.heal()
+            assert [each.offset for each in await tx.commit()] == [0]
+
+    asyncio.run(main())
+    assert contents(direct) == [b"once"]
+
+
+def test_a_transaction_that_was_refused_can_be_mended_and_committed(client: tuple[mq.Client, Proxy]) -> None:
+    direct, _ = client
+    tx = direct.transaction()
+    tx.publish("later", b"patient")
+    with pytest.raises(mq.ChannelNotFound):
+        tx.commit()
+    direct.create_channel("later")
+    tx.publish("later", b"another")
+    assert [each.offset for each in tx.commit()] == [0, 1]
+
+
+# ---------------------------------------------------------------- moving a group
+
+
+def test_a_group_is_shifted_once_though_the_answer_was_lost(client: tuple[mq.Client, Proxy]) -> None:
+    direct, proxy = client
+    for number in range(10):
+        direct.publish("c", b"%d" % number)
+    direct.create_group("c", "g", start="latest")
+    heard = threading.Event()
+
+    def heal() -> None:
+        wait_until(lambda: proxy.swallowed_bytes > 0)
+        proxy.heal()
+        heard.set()
+
+    with mq.Client(proxy.address) as other:
+        other.server_info()
+        seen = 0
+        honest = other._connection.call
+
+        def call(method: str, data: bytes, **options: Any) -> bytes:
+            """The answer to the request that moves it is lost, whichever that is."""
+            nonlocal seen
+            if method.endswith("Seek") and not pb.SeekRequest.FromString(data).dry_run:
+                seen += 1
+                if seen == 1:
+                    proxy.swallow_answers()
+                    threading.Thread(target=heal).start()
+            return honest(method, data, **options)
+
+        other._connection.call = call  # type: ignore[method-assign, assignment]
+        found = other.seek_group("c", "g", shift=-3)
+        assert heard.wait(DEADLINE)
+        assert [each.offset for each in found.positions] == [7]
+        assert [each.offset for each in found.before] == [10]
+    assert [each.offset for each in direct.describe_group("c", "g").positions] == [7]
+
+
+# ---------------------------------------------------------------- names and numbers
+
+
+class Script:
+    """In the place of a transport: stores nothing, and answers what it was told to."""
+
+    is_usable = True
+    start_id = ""
+
+    def __init__(self, *answers: MqError) -> None:
+        self.answers = list(answers)
+        self.requests: list[pb.PublishBatchRequest] = []
+
+    def answer(self, request: bytes) -> bytes | MqError:
+        asked = pb.PublishBatchRequest.FromString(request)
+        self.requests.append(asked)
+        if self.answers:
+            return self.answers.pop(0)
+        return pb.PublishBatchResponse(count=len(asked.batch.messages)).SerializeToString()
+
+    def call(self, method: str, request: bytes, timeout: float | None = None) -> bytes:
+        answer = self.answer(request)
+        if isinstance(answer, MqError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        pass
+
+
+class AsyncScript(Script):
+    async def call(self, method: str, request: bytes) -> bytes:  # type: ignore[override]
+        return super().call(method, request)
+
+    def send(self, method: str, request: bytes, done: Callable[[Any], None]) -> None:
+        asyncio.get_running_loop().call_soon(done, self.answer(request))
+
+    async def close(self) -> None:  # type: ignore[override]
+        pass
+
+
+LOST = [
+    pytest.param([MqError("the proxy says something")], id="an error of no known class"),
+    pytest.param([Unavailable("no answer"), MessageTooLarge("since the restart")], id="refused, after no answer"),
+]
+
+
+def lane_of(script: Script) -> Lane:
+    connection = Connection([Address("mq", "a", 1)], timeout=DEADLINE, connect=lambda address, timeout: script)
+    return Lane(connection, "c", PublishOptions())
+
+
+@pytest.mark.parametrize("answers", LOST)
+def test_a_number_whose_fate_is_not_known_is_not_used_for_the_next_message(answers: list[MqError]) -> None:
+    script = Script(*map(same, answers))
+    lane = lane_of(script)
+    with pytest.raises(type(answers[-1])):
+        lane.publish(X, None)
+    lane.publish(X, None)
+    first, second = script.requests[0], script.requests[-1]
+    assert (first.producer_id, first.sequence) != (second.producer_id, second.sequence)
+
+
+@pytest.mark.parametrize("answers", LOST)
+def test_nor_with_asyncio(answers: list[MqError], monkeypatch: pytest.MonkeyPatch) -> None:
+    script = AsyncScript(*map(same, answers))
+    with_script(script, monkeypatch)
+
+    async def main() -> None:
+        lane = await async_lane()
+        with pytest.raises(type(answers[-1])):
+            await lane.publish(X)
+        await lane.publish(X)
+
+    within_the_deadline(main())
+    first, second = script.requests[0], script.requests[-1]
+    assert (first.producer_id, first.sequence) != (second.producer_id, second.sequence)
+
+
+def with_script(script: AsyncScript, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect(address: Address, seconds: float) -> AsyncScript:
+        return script
+
+    monkeypatch.setattr(aio_connection, "connect", connect)
+
+
+async def async_lane() -> AsyncLane:
+    connection = aio_connection.AsyncConnection([Address("mq", "a", 1)], timeout=DEADLINE)
+    await connection.transport()
+    return AsyncLane(connection, "c", PublishOptions())
+
+
+def test_those_who_share_a_request_without_an_answer_are_not_sent_one_by_one() -> None:
+    script = Script(Unavailable("no answer"), InvalidArgument("one of them is at fault"))
+    lane = lane_of(script)
+    entries = [_Entry(X), _Entry(X)]
+    lane._send(entries, Sequence(), None)
+    assert [type(each.outcome) for each in entries] == [Unavailable, Unavailable]
+    assert len(script.requests) == 2
+
+
+def test_nor_are_they_with_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = AsyncScript(Unavailable("no answer"), InvalidArgument("one of them is at fault"))
+    with_script(script, monkeypatch)
+
+    async def main() -> None:
+        lane = await async_lane()
+        outcomes = await asyncio.gather(lane.publish(X), lane.publish(X), return_exceptions=True)
+        assert [type(each) for each in outcomes] == [Unavailable, Unavailable]
+
+    within_the_deadline(main())
+    assert len(script.requests) == 2
+
+
+def test_those_who_share_a_request_that_was_refused_at_once_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = AsyncScript(InvalidArgument("one is"), InvalidArgument("one is"), InvalidArgument("this one"))
+    with_script(script, monkeypatch)
+
+    async def main() -> None:
+        lane = await async_lane()
+        outcomes = await asyncio.gather(lane.publish(X), lane.publish(X), return_exceptions=True)
+        assert [type(each) for each in outcomes] == [InvalidArgument, mq.Published]
+
+    within_the_deadline(main())
+
+
+def test_who_publishes_while_the_loop_ends_gets_an_answer_and_a_number_of_his_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = AsyncScript(*(Unavailable("no answer") for _ in range(3)))
+    with_script(script, monkeypatch)
+
+    async def main() -> None:
+        lane = await async_lane()
+        first = lane.publish(X)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert lane._task is not None, "it does not try again"
+        script.answers = []
+        lane._task.cancel()
+        last = lane.publish(X)
+        await last
+        assert first.cancelled()
+
+    within_the_deadline(main())
+    assert script.requests[0].producer_id != script.requests[-1].producer_id
+
+
+# ---------------------------------------------------------------- connecting
+
+
+class Mute:
+    """Takes connections, and never says a word."""
+
+    def __init__(self) -> None:
+        self.sockets: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                self.sockets.append(self._listener.accept()[0])
+
+    def is_left(self) -> bool:
+        """Whether all who connected have gone."""
+        for each in self.sockets:
+            each.settimeout(DEADLINE)
+            while each.recv(1 << 16):
+                pass
+        return True
+
+    def close(self) -> None:
+        self._listener.close()
+        for each in self.sockets:
+            each.close()
+
+
+@pytest.fixture
+def mute() -> Iterator[Mute]:
+    made = Mute()
+    yield made
+    made.close()
+
+
+def test_a_caller_that_is_cancelled_while_it_connects_leaves_no_connection_behind(mute: Mute) -> None:
+    async def main() -> None:
+        connection = aio_connection.AsyncConnection([Address("mq", "127.0.0.1", mute.port)], timeout=DEADLINE)
+        for number in range(1, 6):
+            task = asyncio.create_task(connection.call(PUBLISH_BATCH, b""))
+            await asyncio.to_thread(wait_until, lambda number=number: len(mute.sockets) >= number)
+            await asyncio.sleep(0.01)  # it has connected, and waits to be welcomed
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert await asyncio.to_thread(mute.is_left)
+
+    within_the_deadline(main())
+    assert len(mute.sockets) == 5
+
+
+def test_callers_who_wait_for_one_connection_share_its_failure(mute: Mute) -> None:
+    address = Address("mq", "127.0.0.1", mute.port)
+
+    async def main() -> None:
+        connection = aio_connection.AsyncConnection([address], timeout=0.4, connect_timeout=0.2)
+        calls = [connection.call(PUBLISH_BATCH, b"") for _ in range(20)]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, (mq.Unavailable, mq.TimedOut)), outcome
+
+    within_the_deadline(main())
+    assert len(mute.sockets) < 10
+
+
+def test_threads_who_wait_for_one_connection_share_its_failure(mute: Mute) -> None:
+    connection = Connection([Address("mq", "127.0.0.1", mute.port)], timeout=0.4, connect_timeout=0.2)
+    outcomes: list[MqError] = []
+
+    def call() -> None:
+        try:
+            connection.call(PUBLISH_BATCH, b"")
+        except MqError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(20)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(DEADLINE)
+    assert len(outcomes) == 20
+    assert len(mute.sockets) < 10
+
+
+def test_a_producer_that_could_not_be_made_leaves_no_connection_behind(client: tuple[mq.Client, Proxy]) -> None:
+    _, proxy = client
+
+    async def main() -> None:
+        async with mq.AsyncClient(proxy.address) as other:
+            made: list[aio_connection.AsyncConnection] = []
+            honest = other._connection.another
+
+            def another() -> aio_connection.AsyncConnection:
+                made.append(honest())
+                return made[-1]
+
+            other._connection.another = another  # type: ignore[method-assign]
+            with pytest.raises(mq.InvalidArgument):
+                await other.producer("c", batch_size=0)
+            (connection,) = made
+            assert connection.ready is None
+
+    within_the_deadline(main())
+
+
+def within_the_deadline(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, DEADLINE))
