@@ -48,14 +48,15 @@ class AsyncConsumer:
         self._own = own
         self._as = membership
         self._keeper = AsyncKeeper(shared, self.channel, self.group, self.member, extend_seconds)
-        self._arrived: deque[Pulled | MqError] = deque()  # from the fetcher
+        self._arrived: deque[Pulled | Exception] = deque()  # from the fetcher; an error is its end
         self._room = asyncio.Semaphore(PREFETCH)  # for answers that wait there
         self._waiting = Waiting()
         self._news = asyncio.Event()  # something came, or was said: whoever waits looks again
         self._fetcher: asyncio.Task[None] | None = None
         self._pulls: list[asyncio.Task[MqError | None]] = []  # of `fetch`, under way
         self._assigned: frozenset[int] = frozenset()
-        self._is_paused = self._is_stopping = self._is_closed = False
+        self._seeks = 0  # under way
+        self._is_paused = self._is_stopping = self._is_closed = self._has_left = False
 
     # ------------------------------------------------------------ taking messages
 
@@ -64,7 +65,7 @@ class AsyncConsumer:
         self._check_usable()
         while (delivery := await self._next()) is not None:
             while (index := delivery.given) < delivery.count:
-                if self._is_paused or self._is_stopping or delivery.is_lost:
+                if self._is_paused or self._seeks or self._is_stopping or delivery.is_lost:
                     break
                 delivery.given = index + 1
                 yield AsyncMessage(delivery, index)
@@ -83,7 +84,7 @@ class AsyncConsumer:
         end = now() + timeout
         parts = self._at_hand(count)
         while not parts and not self._is_stopping:
-            if self._is_paused or self._fetcher is not None:
+            if self._is_resting or self._fetcher is not None:
                 await self._wait(max(0.0, end - now()))
             else:
                 await self._pull_by_hand(count, end)
@@ -126,13 +127,18 @@ class AsyncConsumer:
 
     async def seek(self, start: Start, *, partition: int | None = None) -> None:
         """Move the whole group; what this consumer holds is given back."""
-        await self._stop_fetching()
-        await self._keeper.flush()
-        await self._leave()
         request = pb.SeekRequest(channel=self.channel, group=self.group, start=start_of(start), force=True)
         if partition is not None:
             request.partition = partition
-        await self._shared.call("mq.MQService/Seek", request.SerializeToString())
+        self._seeks += 1  # nobody pulls meanwhile: what is given back here would come from where the group was
+        try:
+            await self._stop_fetching()
+            await self._keeper.flush()
+            await self._leave()
+            await self._shared.call("mq.MQService/Seek", request.SerializeToString())
+        finally:
+            self._seeks -= 1
+            self._news.set()
 
     @property
     def assigned(self) -> frozenset[int]:
@@ -150,18 +156,19 @@ class AsyncConsumer:
         return self._keeper.lost
 
     async def close(self) -> None:
-        """Send the acks, give back what is not acked, leave the group. Idempotent."""
-        if self._is_closed:
+        """Send the acks, give back what is not acked, leave the group. Idempotent.
+
+        One that is cancelled does all of it first: nobody else would end what keeps the leases.
+        """
+        if self._has_left:
             return
         self._is_closed = True
         self.stop()
-        await self._stop_fetching()
-        await self._own.close()
-        try:
-            await self._keeper.close()
-        finally:
-            with contextlib.suppress(MqError):
-                await self._leave()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._leave_at_last)
+            stack.push_async_callback(self._keeper.close)
+            stack.push_async_callback(self._own.close)
+            await self._stop_fetching()
 
     @property
     def is_closed(self) -> bool:
@@ -180,19 +187,24 @@ class AsyncConsumer:
 
     async def _next(self) -> Delivery | None:
         """The delivery to hand out of; None: stopped or closed."""
-        if self._fetcher is None and not self._is_stopping:
-            self._fetcher = asyncio.create_task(self._fetch_all(self._room))
         while not self._is_stopping:
-            if not self._is_paused:
+            if not self._is_resting:
                 self._receive(1)
                 if (delivery := self._waiting.first()) is not None:
                     return delivery
+                if self._fetcher is None:  # not yet, or not any more: a seek or an error has ended it
+                    self._fetcher = asyncio.create_task(self._fetch_all(self._room))
             await self._wait(None)
         return None
 
+    @property
+    def _is_resting(self) -> bool:
+        """Nothing is handed out for now: there is a pause, or a seek is under way."""
+        return self._is_paused or self._seeks > 0
+
     def _at_hand(self, count: int) -> list[Part]:
         """Up to so many messages, without a wait."""
-        if self._is_paused or self._is_stopping:
+        if self._is_resting or self._is_stopping:
             return []
         self._receive(count)
         return self._waiting.take(count)
@@ -201,10 +213,11 @@ class AsyncConsumer:
         """Take in what the fetcher brought, until so many messages wait. Raises what ended it, when none do."""
         while self._arrived and len(self._waiting) < count:
             arrived = self._arrived[0]
-            if isinstance(arrived, MqError):
+            if isinstance(arrived, Exception):
                 if not len(self._waiting):
                     self._arrived.popleft()
                     self._fetcher = None
+                    self._news.set()  # who waits beside this one needs another fetcher
                     raise arrived
                 return
             self._arrived.popleft()
@@ -219,20 +232,30 @@ class AsyncConsumer:
                 await self._news.wait()
 
     def _enter(self, pulled: Pulled) -> None:
-        if pulled.assigned != self._assigned:
-            before, self._assigned = self._assigned, pulled.assigned
-            if self._as.on_revoked and before - pulled.assigned:
-                self._as.on_revoked(before - pulled.assigned)
-            if self._as.on_assigned and pulled.assigned - before:
-                self._as.on_assigned(pulled.assigned - before)
-        self._waiting.add(pulled.deliveries)
+        try:
+            if pulled.assigned != self._assigned:
+                self._assign(pulled.assigned)
+        finally:
+            self._waiting.add(pulled.deliveries)  # also where a callback raises: they are leased, and kept
+
+    def _assign(self, assigned: frozenset[int]) -> None:
+        before, self._assigned = self._assigned, assigned
+        try:
+            if self._as.on_revoked and before - assigned:
+                self._as.on_revoked(before - assigned)
+        finally:
+            if self._as.on_assigned and assigned - before:
+                self._as.on_assigned(assigned - before)
 
     async def _fetch_all(self, room: asyncio.Semaphore) -> None:
         while True:
             await room.acquire()
             try:
                 pulled = await self._pull(self._as.batch_size, LONGEST_WAIT_SECONDS, float("inf"))
-            except MqError as error:
+            except asyncio.CancelledError:
+                room.release()
+                raise
+            except Exception as error:  # whatever it is: who iterates would wait for ever
                 room.release()
                 self._arrived.append(error)
                 self._news.set()
@@ -252,7 +275,7 @@ class AsyncConsumer:
         if self._pulls:
             left = max(0.0, end - now())
             await asyncio.wait(self._pulls, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if len(self._waiting) or now() < end:
+            if len(self._waiting) or now() < end or self._is_resting or self._is_stopping:
                 return
         left = max(0.0, end - now())
         pull = asyncio.create_task(self._pull_in(count, min(LONGEST_WAIT_SECONDS, left), left + self._own.timeout))
@@ -267,7 +290,8 @@ class AsyncConsumer:
             self._enter(await self._pull(count, wait, timeout))
         except MqError as error:
             return error  # to whoever waits; the next fetch meets it by itself
-        self._news.set()
+        finally:
+            self._news.set()
         return None
 
     async def _pull(self, count: int, wait: float, timeout: float) -> Pulled:
@@ -311,6 +335,11 @@ class AsyncConsumer:
 
     async def _leave(self) -> None:
         await self._shared.call(LEAVE, self._as.pull.leave())
+
+    async def _leave_at_last(self) -> None:
+        with contextlib.suppress(MqError):
+            await self._leave()
+        self._has_left = True
 
     def _check_usable(self) -> None:
         if self._is_closed:

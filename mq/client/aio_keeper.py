@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from mq.client.aio_connection import AsyncConnection
-from mq.client.keeper import ACK_SECONDS, GIVEN_BACK
+from mq.client.keeper import ACK_SECONDS, GIVEN_BACK, tell
 from mq.client.message import Delivery, Part
 from mq.client.settling import NACK, REJECT, Book, Settlement
 from mq.errors import GroupNotFound, LeaseLost, MqError
@@ -32,6 +32,7 @@ class AsyncKeeper:
         self._extend_at = float("inf")
         self._sending = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self._is_closing = False
 
     # ------------------------------------------------------------ Ledger
 
@@ -66,7 +67,7 @@ class AsyncKeeper:
             delivery.ledger = self
             delivery.start_id = start_id
             self._book.hold(delivery)
-        if self._task is None:
+        if self._task is None and not self._is_closing:
             self._task = asyncio.create_task(self._run())
 
     @property
@@ -96,6 +97,7 @@ class AsyncKeeper:
 
     async def close(self) -> None:
         """Send what waits, and stop. Idempotent."""
+        self._is_closing = True
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -116,9 +118,10 @@ class AsyncKeeper:
             try:
                 await self.flush()
                 await self._extend_all()
-            except MqError as error:
-                log.warning("mq: acks wait: %s", error)
-                await self._connection.pause(0.2)
+            except Exception as error:  # whatever it is: without this task all leases run out
+                tell(error)
+                if await self._connection.pause(0.2):
+                    return
 
     async def _extend_all(self) -> None:
         """Where it is time."""
@@ -130,7 +133,13 @@ class AsyncKeeper:
 
     async def _settle(self, settlement: Settlement) -> None:
         try:
-            await self._connection.call(f"mq.MQService/{settlement.act}", settlement.request(*self._place))
+            request = settlement.request(*self._place)
+        except Exception:  # it never can be made: what waits behind it goes out nevertheless
+            log.exception("mq: %s of %s can't be sent", settlement.act, self._place[0])
+            self._lose(settlement)
+            return
+        try:
+            await self._connection.call(f"mq.MQService/{settlement.act}", request)
         except LeaseLost:
             new, old = settlement.of_start(self._connection.start_id)
             self._lose(old)  # a broker that was started again knows none of these: asking for each would take long

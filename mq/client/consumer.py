@@ -228,14 +228,16 @@ class Consumer:
         self._is_closed = True
         unclosed.closed(self)
         self.stop()
-        self._stop_pulling(timeout)
-        self._own.close()
-        self.stop()  # once more: whoever waits in an iteration still has to hear of it
         try:
-            self._keeper.close(timeout)
-        finally:
-            with contextlib.suppress(MqError):
-                self._leave(timeout)
+            self._stop_pulling(timeout)
+            self._own.close()
+            self.stop()  # once more: whoever waits in an iteration still has to hear of it
+        finally:  # also where a signal's handler raises: nobody else would end what keeps the leases
+            try:
+                self._keeper.close(timeout)
+            finally:
+                with contextlib.suppress(MqError):
+                    self._leave(timeout)
 
     def __enter__(self) -> Consumer:
         return self
@@ -326,19 +328,31 @@ class Consumer:
             # Another thread seeks: these are from where the group was, and are given back.
             self._keeper.take([(each, 0, each.count) for each in pulled.deliveries])
             return
-        if pulled.assigned != self._assigned:
-            before, self._assigned = self._assigned, pulled.assigned
-            if self._as.on_revoked and before - pulled.assigned:
-                self._as.on_revoked(before - pulled.assigned)
-            if self._as.on_assigned and pulled.assigned - before:
-                self._as.on_assigned(pulled.assigned - before)
-        self._waiting.add(pulled.deliveries)
+        try:
+            if pulled.assigned != self._assigned:
+                self._assign(pulled.assigned)
+        finally:
+            self._waiting.add(pulled.deliveries)  # also where a callback raises: they are leased, and kept
+
+    def _assign(self, assigned: frozenset[int]) -> None:
+        before, self._assigned = self._assigned, assigned
+        try:
+            if self._as.on_revoked and before - assigned:
+                self._as.on_revoked(before - assigned)
+        finally:
+            if self._as.on_assigned and assigned - before:
+                self._as.on_assigned(assigned - before)
 
     # ------------------------------------------------------------ pulling
 
     def _pulling_ahead(self) -> Ahead:
         def pull(own: Connection) -> Pulled:
-            return self._pull(own, self._as.batch_size, LONGEST_WAIT_SECONDS, float("inf"))
+            try:
+                return self._pull(own, self._as.batch_size, LONGEST_WAIT_SECONDS, float("inf"))
+            except MqError:
+                raise
+            except Exception as error:  # the thread hands on no other, and who iterates would wait for ever
+                raise MqError(f"a pull failed: {error!r}") from error
 
         return Ahead(
             self._own, pull, self._check_waiting, batch_size=self._as.batch_size, interval=self._as.interval

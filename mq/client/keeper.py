@@ -151,9 +151,10 @@ class Keeper:
                 if self._is_due():
                     self._send_all(None)
                 self._extend_all()
-            except MqError as error:
-                log.warning("mq: acks wait: %s", error)
-                self._connection.pause(0.2)
+            except Exception as error:  # whatever it is: without this thread all leases run out
+                tell(error)
+                if self._connection.pause(0.2):
+                    return
 
     def _is_due(self) -> bool:
         return self._is_closing or self._book.is_urgent or 0 < self._ack_by <= time.monotonic()
@@ -188,7 +189,13 @@ class Keeper:
     def _settle(self, settlement: Settlement, timeout: float | None = None) -> None:
         """Make one request. Raises MqError where it may succeed later."""
         try:
-            self._connection.call(f"mq.MQService/{settlement.act}", settlement.request(*self._place), timeout=timeout)
+            request = settlement.request(*self._place)
+        except Exception:  # it never can be made: what waits behind it goes out nevertheless
+            log.exception("mq: %s of %s can't be sent", settlement.act, self._place[0])
+            self._lose(settlement)
+            return
+        try:
+            self._connection.call(f"mq.MQService/{settlement.act}", request, timeout=timeout)
         except LeaseLost:
             new, old = settlement.of_start(self._connection.start_id)
             self._lose(old)  # a broker that was started again knows none of these: asking for each would take long
@@ -216,3 +223,8 @@ class Keeper:
                         delivery.base,
                     )
                 self._book.lose(delivery)
+
+
+def tell(error: Exception) -> None:
+    """Why acks wait, in the log. Where it is no state of affairs but a mistake, with its traceback."""
+    log.warning("mq: acks wait: %s", error, exc_info=None if isinstance(error, MqError) else error)

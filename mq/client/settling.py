@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from mq.client.message import Delivery, Part
+from mq.errors import InvalidArgument
 from mq.pb import mq_pb2 as pb
 
 ACK, NACK, REJECT, EXTEND = "Ack", "Nack", "Reject", "Extend"
@@ -67,10 +68,15 @@ class Settlement(NamedTuple):
         return [self._part(0, middle), self._part(middle, len(self.receipts))]
 
     def of_start(self, start_id: str) -> tuple[Settlement, Settlement]:
-        """What was delivered by this start of the broker, and what by an earlier one, which knows none of it."""
+        """What was delivered by this start of the broker, and what by an earlier one, of which this knows nothing.
+
+        Not every transport tells a start, and none does while it is not connected: what is not known is not earlier.
+        """
         pairs = list(zip(self.receipts, self.deliveries, strict=True))
-        new = [pair for pair in pairs if pair[1].start_id == start_id]
-        return self._of(new), self._of([pair for pair in pairs if pair[1].start_id != start_id])
+        if not start_id:
+            return self._of(pairs), self._of([])
+        new = [pair for pair in pairs if pair[1].start_id in ("", start_id)]
+        return self._of(new), self._of([pair for pair in pairs if pair[1].start_id not in ("", start_id)])
 
     def _part(self, start: int, end: int) -> Settlement:
         return self._replace(receipts=self.receipts[start:end], deliveries=self.deliveries[start:end])
@@ -128,7 +134,9 @@ class Book:
             self.ack_one(delivery, index)
 
     def hand_back(self, act: str, parts: Sequence[Part], delay_ms: int | None = None, reason: str = "") -> None:
-        """Nack or reject what of these parts is not settled yet."""
+        """Nack or reject what of these parts is not settled yet. Raises InvalidArgument, and then takes nothing."""
+        _check_delay(delay_ms)
+        reason = _sendable(reason)
         receipts, deliveries = [], []
         for delivery, start, end in parts:
             ranges = self.take(delivery, start, end)
@@ -195,6 +203,24 @@ class Book:
             count += delivery.given - (delivery.settled or b"").count(_GONE)
             self.lose(delivery)
         return count
+
+
+def _check_delay(delay_ms: int | None) -> None:
+    """Here, where whoever gave it hears of it: the request is made later, by a keeper."""
+    try:
+        pb.NackRequest(delay_ms=delay_ms)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"delay_ms is a whole number and not negative: {delay_ms!r}") from None
+
+
+def _sendable(reason: str) -> str:
+    """A reason may quote what a message holds: what is no UTF-8 in it is written out, not refused."""
+    if isinstance(reason, str):
+        reason = reason.encode(errors="backslashreplace").decode()
+    try:
+        return str(pb.RejectRequest(reason=reason).reason)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"a reason is text: {reason!r}") from None
 
 
 def _acked(delivery: Delivery) -> pb.Receipt | None:
