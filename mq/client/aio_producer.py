@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterable, Generator, Iterable, Mapping
 from functools import partial
@@ -16,7 +17,7 @@ from mq.client.codec import HeaderValue
 from mq.client.message import Published
 from mq.client.options import PublishOptions
 from mq.client.outbox import MOST_MESSAGES, OutBatch, Outbox, Sent
-from mq.client.producer import IN_FLIGHT, MANY
+from mq.client.producer import IN_FLIGHT, MANY, is_left, mq_error
 from mq.client.publisher import PUBLISH_BATCH
 from mq.client.resend import resend
 from mq.client.sequence import Sequence
@@ -75,16 +76,17 @@ class AsyncProducer:
         self._codec = made_by
         self._loop = asyncio.get_running_loop()
         self._sequence = Sequence()
+        self._sequence.head(channel, options, 0)  # raises here what no request can hold
         self._outbox = Outbox(channel, partitions, batch_size, batch_bytes, request_bytes)
         self._many_bytes = min(2 * batch_bytes, self._outbox.most_bytes)
         self._ready: deque[OutBatch] = deque()
         self._in_flight: dict[int, OutBatch] = {}
         self._failed: list[tuple[OutBatch, MqError]] = []
+        self._unfinished: dict[OutBatch, None] = {}  # what holds messages and has no outcome yet, in order
         self._buffered = 0
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()  # never stays set: it wakes those who wait, and no task is needed for it
         self._timer: asyncio.TimerHandle | None = None
         self._recovery: asyncio.Task[None] | None = None
-        self._telling: asyncio.Task[None] | None = None
         self._error: MqError | None = None
         self._is_closed = False
 
@@ -125,32 +127,25 @@ class AsyncProducer:
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is durable. Raises the first error since the last flush, or TimedOut."""
-        for batch in list(self._outbox.open_batches()):
-            batch.due = 0.0
-        self._on_time()
-        try:
-            async with asyncio.timeout(timeout), self._changed:
-                await self._changed.wait_for(lambda: not self._buffered)
-        except TimeoutError:
-            raise TimedOut(f"{self._buffered} bytes are not durable yet") from None
-        error, self._error = self._error, None
-        if error is not None:
-            raise same(error)
+        await self._drain(timeout, list(self._unfinished))
 
     async def close(self, timeout: float | None = None) -> None:
         """Flush and stop. Idempotent."""
         if self._is_closed:
             return
         try:
-            await self.flush(timeout)
+            await self._drain(timeout, None)
         finally:
             self._is_closed = True
             if self._timer is not None:
                 self._timer.cancel()
+            recovery = self._recovery
+            if recovery is not None:
+                recovery.cancel()
+            self._give_up(Unavailable("the producer was closed: the message may be stored or not"))
             await self._connection.close()
-            if self._recovery is not None:
-                self._recovery.cancel()
-                await asyncio.gather(self._recovery, return_exceptions=True)
+            if recovery is not None:
+                await asyncio.gather(recovery, return_exceptions=True)
 
     @property
     def is_closed(self) -> bool:
@@ -170,8 +165,7 @@ class AsyncProducer:
     async def _room(self) -> None:
         """Wait until the buffer has room."""
         while self._buffered > self._buffer_bytes and not self._is_closed:
-            async with self._changed:
-                await self._changed.wait_for(lambda: self._buffered <= self._buffer_bytes or self._is_closed)
+            await self._changed.wait()
         if self._is_closed:
             raise Unavailable("the producer is closed")
 
@@ -183,6 +177,7 @@ class AsyncProducer:
             self._pump()
             batch = self._outbox.open_batch(partition, 0.0)
         if not batch.count:
+            self._unfinished[batch] = None
             batch.due = self._loop.time() + self._linger
             if self._timer is None:
                 self._timer = self._loop.call_at(batch.due, self._on_time)
@@ -214,8 +209,8 @@ class AsyncProducer:
                 return
             try:
                 answer = transport.submit(PUBLISH_BATCH, self._request(batch))
-            except MqError as error:
-                self._answered(batch, error)
+            except Exception as error:
+                self._answered(batch, mq_error(error))
                 return
             answer.add_done_callback(partial(self._done, batch))
 
@@ -232,31 +227,55 @@ class AsyncProducer:
         if error is None:
             self._answered(batch, answer.result())
         else:
-            self._answered(batch, error if isinstance(error, MqError) else MqError(str(error)))
+            self._answered(batch, mq_error(error))
 
     def _answered(self, batch: OutBatch, answer: bytes | MqError) -> None:
         del self._in_flight[batch.sequence]
+        if batch.is_done:
+            return  # it was given up before
         if isinstance(answer, MqError):
             self._failed.append((batch, answer))
         else:
             self._finish(batch, answer)
         if self._failed and not self._in_flight and self._recovery is None and not self._is_closed:
             self._recovery = asyncio.ensure_future(self._recover())
+            self._recovery.add_done_callback(self._recovered)
         elif not self._failed:
             self._pump()
 
     def _finish(self, batch: OutBatch, answer: bytes | MqError) -> None:
+        if not batch.finish(answer):
+            return  # it was given up before
         self._buffered -= batch.bytes
+        del self._unfinished[batch]
         if isinstance(answer, MqError) and self._error is None:
             self._error = answer
-        batch.finish(answer)
-        if self._telling is None:
-            self._telling = asyncio.ensure_future(self._tell())
+        self._changed.set()
+        self._changed.clear()
 
-    async def _tell(self) -> None:
-        self._telling = None
-        async with self._changed:
-            self._changed.notify_all()
+    # ------------------------------------------------------------ the end
+
+    async def _drain(self, timeout: float | None, batches: list[OutBatch] | None) -> None:
+        """Wait until each of these has its outcome. None: until there is nothing left, whenever it came."""
+        for batch in self._outbox.open_batches():
+            batch.due = 0.0
+        self._on_time()
+        try:
+            async with asyncio.timeout(timeout):
+                while is_left(batches, self._unfinished):
+                    await self._changed.wait()
+        except TimeoutError:
+            raise TimedOut(f"{self._buffered} bytes are not durable yet") from None
+        error, self._error = self._error, None
+        if error is not None:
+            raise same(error)
+
+    def _give_up(self, error: MqError) -> None:
+        """Nobody sends what is left any more: whoever waits for it hears so."""
+        self._ready.clear()
+        self._outbox.take_due(math.inf)
+        for batch in list(self._unfinished):
+            self._finish(batch, error)
 
     # ------------------------------------------------------------ after a failure
 
@@ -270,12 +289,19 @@ class AsyncProducer:
                 batch = plan.send(outcome)
             except StopIteration:
                 break
-        self._failed.clear()
+
+    def _recovered(self, recovery: asyncio.Task[None]) -> None:
+        """Where it was cancelled, perhaps before it began, the loop comes to its end: nobody tries again."""
         self._recovery = None
+        self._failed.clear()
+        error = recovery.exception() if not recovery.cancelled() else Unavailable("sending was cancelled")
+        if error is not None:
+            self._sequence.renew()
+            self._give_up(mq_error(error))
         self._pump()
 
     async def _again(self, batch: OutBatch) -> bytes | MqError:
         try:
             return await self._connection.call(PUBLISH_BATCH, self._request(batch), patient=True)
-        except MqError as error:
-            return error
+        except Exception as error:
+            return mq_error(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterable
@@ -64,24 +65,28 @@ class OutBatch:
     def is_done(self) -> bool:
         return self._done.is_set()
 
-    def finish(self, answer: bytes | MqError) -> None:
-        if isinstance(answer, MqError):
-            self.error = answer
-        else:
-            self.answer = answer
-        self.pieces = []
+    def finish(self, answer: bytes | MqError) -> bool:
+        """False: it has its outcome already, and keeps it."""
         with self._calling:
+            if self.is_done:
+                return False
+            if isinstance(answer, MqError):
+                self.error = answer
+            else:
+                self.answer = answer
+            self.pieces = []
             self._done.set()
             callbacks, self._callbacks = self._callbacks, []
         for callback, sent in callbacks:
-            callback(sent)
+            _tell(callback, sent)
+        return True
 
     def call_back(self, callback: Callback, sent: Sent) -> None:
         with self._calling:
             if not self.is_done:
                 self._callbacks.append((callback, sent))
                 return
-        callback(sent)
+        _tell(callback, sent)
 
     def wait(self, timeout: float | None) -> bool:
         return self._done.wait(timeout)
@@ -129,6 +134,13 @@ class Sent:
     def add_done_callback(self, callback: Callback) -> None:
         """Call back when the outcome is known, from another thread; at once if it is."""
         self._batch.call_back(callback, self)
+
+
+def _tell(callback: Callback, sent: Sent) -> None:
+    try:
+        callback(sent)
+    except Exception:  # a mistake in one callback is not to hold back the others, nor the producer
+        logging.getLogger("mq.client").exception("the callback of a message failed")
 
 
 class Outbox:

@@ -33,6 +33,20 @@ MANY = 5_000  # messages at a time, where a whole iterable is sent
 IN_FLIGHT = 8  # batches; far below the 64 that a broker recognises a retry among
 
 
+def mq_error(error: BaseException) -> MqError:
+    """What a batch ends with: a mistake that nobody foresaw ends one batch, not the producer."""
+    return error if isinstance(error, MqError) else MqError(f"{type(error).__name__}: {error}")
+
+
+def is_left(batches: list[OutBatch] | None, unfinished: Mapping[OutBatch, None]) -> bool:
+    """Whether one of these has no outcome yet. None: one at all. Those that have are dropped, so each is seen once."""
+    if batches is None:
+        return bool(unfinished)
+    while batches and batches[-1] not in unfinished:
+        del batches[-1]
+    return bool(batches)
+
+
 class Producer:
     """Made by `Client.producer`. All methods may be called from any thread.
 
@@ -66,6 +80,7 @@ class Producer:
         self._options = options
         self._codec = made_by
         self._sequence = Sequence()
+        self._sequence.head(channel, options, 0)  # raises here what no request can hold
         self._lock = threading.Lock()  # of everything below
         self._changed = threading.Condition(self._lock)
         self._sending = threading.RLock()  # keeps the order of what leaves
@@ -74,6 +89,7 @@ class Producer:
         self._ready: deque[OutBatch] = deque()
         self._in_flight: dict[int, OutBatch] = {}
         self._failed: list[tuple[OutBatch, MqError]] = []
+        self._unfinished: dict[OutBatch, None] = {}  # what holds messages and has no outcome yet, in order
         self._buffered = 0
         self._is_flushing = 0
         self._is_closed = False
@@ -131,36 +147,23 @@ class Producer:
         True
         """
         self._check_usable()
-        end = None if timeout is None else time.monotonic() + timeout
         with self._lock:
-            for batch in list(self._outbox.open_batches()):
-                batch.due = 0.0
-            self._is_flushing += 1
-            self._changed.notify_all()
-            try:
-                while self._buffered:
-                    left = None if end is None else end - time.monotonic()
-                    if left is not None and left <= 0:
-                        raise TimedOut(f"{self._buffered} bytes are not durable yet")
-                    self._changed.wait(left)
-            finally:
-                self._is_flushing -= 1
-            error, self._error = self._error, None
-        if error is not None:
-            raise same(error)
+            batches = list(self._unfinished)
+        self._drain(timeout, batches)
 
     def close(self, timeout: float | None = None) -> None:
         """Flush and stop. Idempotent."""
         if self._pid != os.getpid() or self._is_closed:
             return
         try:
-            self.flush(timeout)
+            self._drain(timeout, None)
         finally:
             unclosed.closed(self)
             with self._lock:
                 self._is_closed = True
                 self._changed.notify_all()
             self._connection.close()
+            self._give_up()
             self._thread.join(1.0)
 
     def __enter__(self) -> Producer:
@@ -192,6 +195,7 @@ class Producer:
             self._ready.append(batch)
             batch = self._outbox.open_batch(partition, 0.0)
         if not batch.count:
+            self._unfinished[batch] = None
             batch.due = time.monotonic() + self._linger
             if self._linger:
                 self._changed.notify_all()  # the thread looks after what lingers
@@ -223,12 +227,11 @@ class Producer:
             return  # the producer's thread goes on when that is put right
         with self._sending:
             while (batch := self._next()) is not None:
-                request = self._request(batch)
                 try:
                     transport = self._connection.transport()
-                    transport.send(PUBLISH_BATCH, request, partial(self._answered, batch))
-                except MqError as error:
-                    self._answered(batch, error)
+                    transport.send(PUBLISH_BATCH, self._request(batch), partial(self._answered, batch))
+                except Exception as error:
+                    self._answered(batch, mq_error(error))
 
     def _next(self) -> OutBatch | None:
         with self._lock:
@@ -250,6 +253,8 @@ class Producer:
     def _answered(self, batch: OutBatch, answer: bytes | MqError) -> None:
         """Called by the transport. A failure is only noted here: the producer's thread deals with it."""
         with self._lock:
+            if self._in_flight.get(batch.sequence) is not batch:
+                return  # a transport that breaks may tell it twice
             del self._in_flight[batch.sequence]
             if isinstance(answer, MqError):
                 self._failed.append((batch, answer))
@@ -259,15 +264,46 @@ class Producer:
             self._finish(batch, answer)
 
     def _finish(self, batch: OutBatch, answer: bytes | MqError) -> None:
-        size = batch.bytes
-        batch.finish(answer)
+        if not batch.finish(answer):
+            return  # it was given up before
         with self._lock:
             was_full = self._buffered > self._buffer_bytes
-            self._buffered -= size
+            self._buffered -= batch.bytes
+            del self._unfinished[batch]
             if isinstance(answer, MqError) and self._error is None:
                 self._error = answer
             if was_full or self._is_flushing:
                 self._changed.notify_all()
+
+    # ------------------------------------------------------------ the end
+
+    def _drain(self, timeout: float | None, batches: list[OutBatch] | None) -> None:
+        """Wait until each of these has its outcome. None: until there is nothing left, whenever it came."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            for batch in self._outbox.open_batches():
+                batch.due = 0.0
+            self._is_flushing += 1
+            self._changed.notify_all()
+            try:
+                while is_left(batches, self._unfinished):
+                    left = None if end is None else end - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise TimedOut(f"{self._buffered} bytes are not durable yet")
+                    self._changed.wait(left)
+            finally:
+                self._is_flushing -= 1
+            error, self._error = self._error, None
+        if error is not None:
+            raise same(error)
+
+    def _give_up(self) -> None:
+        """Nobody sends what is left any more: whoever waits for it hears so."""
+        with self._lock:
+            self._ready.clear()
+            left = list(self._unfinished)
+        for batch in left:
+            self._finish(batch, Unavailable("the producer was closed: the message may be stored or not"))
 
     # ------------------------------------------------------------ the thread
 
@@ -280,7 +316,6 @@ class Producer:
                         return
                     self._changed.wait(None if due is None else max(0.0, due - time.monotonic()))
                 if self._is_closed:
-                    self._give_up()
                     return
                 self._ready.extend(self._outbox.take_due(time.monotonic()))
                 is_broken = bool(self._failed)
@@ -297,10 +332,6 @@ class Producer:
         if due is not None and due <= time.monotonic():
             return True
         return bool(self._ready) and len(self._in_flight) < IN_FLIGHT
-
-    def _give_up(self) -> None:
-        self._failed.clear()
-        self._ready.clear()
 
     def _recover(self) -> None:
         """Nothing is in flight: send what failed once more, in order, until each has its outcome."""
@@ -319,5 +350,5 @@ class Producer:
     def _again(self, batch: OutBatch) -> bytes | MqError:
         try:
             return self._connection.call(PUBLISH_BATCH, self._request(batch), patient=True)
-        except MqError as error:
-            return error
+        except Exception as error:
+            return mq_error(error)

@@ -2,6 +2,10 @@
 
 Nothing is in flight when it begins. What failed is sent again in the order of its sequence. Where one is refused for
 good, its number is free, and those after it, none of which the broker has taken, move up by one.
+
+A refusal says nothing of a try before it that had no answer: that one may be stored. Given to another batch, its number
+would be refused, or the other batch taken for a retry. So those after it end as it does, and the numbers start over.
+Only what can never succeed as it is was not stored by any try.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from collections.abc import Callable, Generator
 
 from mq.client.outbox import OutBatch
 from mq.client.sequence import Sequence
-from mq.errors import MqError, SequenceRefused
+from mq.errors import InvalidArgument, MqError, SequenceRefused
 
 Outcome = bytes | MqError
 Failed = list[tuple[OutBatch, MqError]]
@@ -29,19 +33,23 @@ def resend(
         outcome: Outcome
         if unknown is not None:
             outcome = unknown
-        elif error.retryable or isinstance(error, SequenceRefused):
+        elif error.leaves_open or isinstance(error, SequenceRefused):
             batch.sequence -= refused
             outcome = yield batch
         else:
             outcome = error
         if isinstance(outcome, MqError):
             refused += 1
-            if outcome.retryable:  # the time is over: it may be stored, and so may those after it
+            if _may_be_stored(error, outcome):  # and so may those after it
                 unknown = outcome
         finish(batch, outcome)
     sequence.next -= refused
     if unknown is not None:
         sequence.renew()
+
+
+def _may_be_stored(first: MqError, last: MqError) -> bool:
+    return (first.leaves_open or last.leaves_open) and not isinstance(last, InvalidArgument)
 
 
 def _renumber(batches: list[OutBatch], sequence: Sequence) -> None:
