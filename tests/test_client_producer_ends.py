@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -455,3 +456,46 @@ def test_nor_does_one_of_asyncio_wait_for_it() -> None:
     with connected() as (client, proxy):
         run(proxy.address, scenario)
         assert contents(client) == [b"warm", b"first", b"second"]
+
+
+# ---------------------------------------------------------------- silence
+
+
+def test_a_batch_that_nobody_answers_is_sent_again_on_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mq.client.producer.ATTEMPT_SECONDS", 0.1)
+    with connected() as (client, proxy), client.producer("c") as producer:
+        producer.send(b"warm").result(DEADLINE)
+        proxy.swallow_answers()
+        sent = producer.send(b"once")
+        wait_until(lambda: proxy.swallowed_bytes > 0)
+        proxy.let_pass()  # the connection stays, and says nothing of what it was asked
+        assert sent.result(DEADLINE).offset == 1
+        assert contents(client) == [b"warm", b"once"]
+
+
+def test_nor_does_one_of_asyncio_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mq.client.aio_producer.ATTEMPT_SECONDS", 0.1)
+
+    async def scenario(client: mq.AsyncClient) -> None:
+        async with await client.producer("c") as producer:
+            await (await producer.send(b"warm"))
+            proxy.swallow_answers()
+            sent = await producer.send(b"once")
+            await until(lambda: proxy.swallowed_bytes)
+            proxy.let_pass()
+            assert (await sent).offset == 1
+
+    with connected() as (client, proxy):
+        run(proxy.address, scenario)
+        assert contents(client) == [b"warm", b"once"]
+
+
+def test_a_producer_that_is_answered_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mq.client.producer.ATTEMPT_SECONDS", 0.02)
+    with connected() as (client, proxy), client.producer("c") as producer:
+        producer.send(b"warm").result(DEADLINE)
+        before = proxy.connections
+        for _ in range(50):
+            producer.send(b"x").result(DEADLINE)
+            time.sleep(0.005)
+        assert proxy.connections == before

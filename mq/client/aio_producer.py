@@ -14,6 +14,7 @@ from typing import Any
 from mq.client import codec
 from mq.client.aio_connection import AsyncConnection
 from mq.client.codec import HeaderValue
+from mq.client.connection import ATTEMPT_SECONDS
 from mq.client.message import Published
 from mq.client.options import PublishOptions
 from mq.client.outbox import MOST_MESSAGES, OutBatch, Outbox, Sent
@@ -86,6 +87,7 @@ class AsyncProducer:
         self._buffered = 0
         self._changed = asyncio.Event()  # never stays set: it wakes those who wait, and no task is needed for it
         self._timer: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None  # while something is in flight
         self._recovery: asyncio.Task[None] | None = None
         self._error: MqError | None = None
         self._is_closed = False
@@ -137,8 +139,9 @@ class AsyncProducer:
             await self._drain(timeout, None)
         finally:
             self._is_closed = True
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._watch):
+                if timer is not None:
+                    timer.cancel()
             recovery = self._recovery
             if recovery is not None:
                 recovery.cancel()
@@ -213,6 +216,17 @@ class AsyncProducer:
                 self._answered(batch, mq_error(error))
                 return
             answer.add_done_callback(partial(self._done, batch))
+            if self._watch is None:
+                self._watch = self._loop.call_later(ATTEMPT_SECONDS, self._look, batch)
+
+    def _look(self, oldest: OutBatch) -> None:
+        """A batch that is the oldest in flight at two looks had no answer in between: the connection is given up."""
+        self._watch = None
+        now_oldest = next(iter(self._in_flight.values()), None)
+        if now_oldest is oldest:
+            self._connection.drop()  # which fails what is in flight
+        if now_oldest is not None and not self._is_closed:
+            self._watch = self._loop.call_later(ATTEMPT_SECONDS, self._look, now_oldest)
 
     def _request(self, batch: OutBatch) -> bytes:
         options = self._options if batch.partition is None else self._options._replace(partition=batch.partition)

@@ -167,6 +167,12 @@ class Connection:
                 self.reconnects += 1
         transport.close()
 
+    def drop(self) -> None:
+        """It did not answer in time: give the transport up, and fail what is in flight on it."""
+        transport = self._transport
+        if transport is not None:
+            self.discard(transport)
+
     def pause(self, seconds: float) -> bool:
         """Wait, unless the connection is closed first; true where it was."""
         return self._closed.wait(seconds)

@@ -19,7 +19,7 @@ from typing import Any
 
 from mq.client import codec, unclosed
 from mq.client.codec import HeaderValue
-from mq.client.connection import Connection
+from mq.client.connection import ATTEMPT_SECONDS, Connection
 from mq.client.options import PublishOptions
 from mq.client.outbox import MOST_MESSAGES, OutBatch, Outbox, Sent
 from mq.client.publisher import PUBLISH_BATCH
@@ -91,6 +91,8 @@ class Producer:
         self._failed: list[tuple[OutBatch, MqError]] = []
         self._unfinished: dict[OutBatch, None] = {}  # what holds messages and has no outcome yet, in order
         self._buffered = 0
+        self._oldest: OutBatch | None = None  # in flight, at the last look
+        self._look_at = 0.0
         self._is_flushing = 0
         self._is_closed = False
         self._error: MqError | None = None  # the first one that nobody was told of by `flush`
@@ -309,19 +311,32 @@ class Producer:
 
     def _run(self) -> None:
         while True:
+            is_late = False
             with self._lock:
-                while not self._has_work():
+                while not self._has_work() and not is_late:
                     due = self._outbox.next_due()
-                    if due is None and self._is_closed:
-                        return
-                    self._changed.wait(None if due is None else max(0.0, due - time.monotonic()))
+                    left = ATTEMPT_SECONDS if due is None else max(0.0, due - time.monotonic())
+                    self._changed.wait(min(ATTEMPT_SECONDS, left))
+                    is_late = self._is_late()
                 if self._is_closed:
                     return
                 self._ready.extend(self._outbox.take_due(time.monotonic()))
-                is_broken = bool(self._failed)
+                is_broken = bool(self._failed) and not self._in_flight
+            if is_late:
+                self._connection.drop()  # which fails what is in flight
+                continue
             if is_broken:
                 self._recover()
             self._pump()
+
+    def _is_late(self) -> bool:
+        """A batch that is the oldest in flight at two looks had no answer in between."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        before, self._oldest = self._oldest, next(iter(self._in_flight.values()), None)
+        self._look_at = now + ATTEMPT_SECONDS
+        return self._oldest is not None and self._oldest is before
 
     def _has_work(self) -> bool:
         if self._is_closed:
