@@ -168,8 +168,8 @@ def _method(facts: dict[str, Any]) -> list[str]:
         "connects as soon as the port is open, which with mq and Redis is before the log is read. Acks are what "
         "each has: of every message (Redis), of all up to one (mq's batches, NATS, RabbitMQ), a committed offset "
         "(Kafka). Disk is what `du` tells, files that were made ahead included. `mq` is as installed; "
-        "`mq busy-poll` is the same broker with a processor for itself while messages come, told apart since no other has "
-        "that. The columns at the end compare each with the best of the others: above 1 is better where more is "
+        "`mq busy-poll` is the same broker with a processor for itself while messages come, told apart since no other "
+        "has that. The columns at the end compare each with the best of the others: above 1 is better where more is "
         "better, below 1 where less is; bold where mq is not behind.",
     ]
 
