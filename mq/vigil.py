@@ -3,7 +3,8 @@
 A caller that publishes one message after the other is back a few hundredths of a millisecond after its answer. By then
 an idle loop has put its processor to sleep, and to wake that takes longer than the caller did. So the loop looks on
 for a moment, without sleeping. Where nothing comes it was for nothing, and is not tried again for a while, ever longer.
-The same holds where somebody else needed the processor meanwhile: most likely those who are to ask next.
+The same holds for a vigil that is made longer, where somebody else needed the processor meanwhile: most likely those
+who are to ask next.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Vigil:
         self._call_soon = call_soon
         self._now = now
         self._seconds = seconds
-        self._displaced = displaced
+        self._displaced = displaced if seconds > SECONDS else lambda: 0
         self.watched = 0.0  # seconds without work, in all
         self._looked = 0.0  # when it looked last
         self._until = 0.0  # 0: there is nothing to watch for

@@ -17,6 +17,7 @@ from mq.client import aio_connection
 from mq.client.address import Address
 from mq.client.aio_publisher import AsyncLane
 from mq.client.connection import Connection
+from mq.client.grpc import AsyncGrpcTransport
 from mq.client.options import PublishOptions
 from mq.client.publisher import PUBLISH_BATCH, Lane, _Entry
 from mq.client.sequence import Sequence
@@ -24,6 +25,7 @@ from mq.client.transport import same
 from mq.client.value import message_of
 from mq.errors import InvalidArgument, MessageTooLarge, MqError, Unavailable
 from mq.pb import mq_pb2 as pb
+from mq.testing import broker
 
 DEADLINE = 30.0
 X = message_of(b"x", None, None, None)
@@ -413,3 +415,21 @@ def test_a_producer_that_could_not_be_made_leaves_no_connection_behind(client: t
 
 def within_the_deadline(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, DEADLINE))
+
+
+def test_who_is_cancelled_when_the_transport_is_closed_is_cancelled(tmp_path: Path) -> None:
+    async def main() -> None:
+        with broker(tmp_path, LOG_LEVEL="ERROR") as running:
+            transport = await AsyncGrpcTransport.connect("127.0.0.1", running.server.grpc.port)
+            pull = pb.PullRequest(channel="c", max_messages=1, max_wait_ms=20_000).SerializeToString()
+            async with mq.AsyncClient(str(running)) as client:
+                await client.create_channel("c")
+            cancelled = asyncio.create_task(transport.call("mq.MQService/Pull", pull))
+            left = asyncio.create_task(transport.call("mq.MQService/Pull", pull))
+            await asyncio.sleep(0.1)
+            cancelled.cancel()
+            await transport.close()
+            outcomes = await asyncio.gather(cancelled, left, return_exceptions=True)
+            assert [type(each) for each in outcomes] == [asyncio.CancelledError, Unavailable]
+
+    within_the_deadline(main())

@@ -104,7 +104,7 @@ def test_where_somebody_comes_it_follows_every_answer() -> None:
 
 
 def test_where_others_need_the_processor_it_is_seldom_tried_though_somebody_comes() -> None:
-    loop, vigils = Loop(), 0
+    loop, vigils = Loop(seconds=10 * SECONDS), 0
     for _ in range(100 * LONGEST_REST):
         loop.vigil.begin()
         vigils += bool(loop.calls)

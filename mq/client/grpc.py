@@ -149,7 +149,8 @@ class AsyncGrpcTransport:
         except grpc.RpcError as error:
             raise error_from(error) from None
         except asyncio.CancelledError:
-            if self._is_closed:
+            task = asyncio.current_task()
+            if self._is_closed and not (task and task.cancelling()):  # gRPC ends what is in flight by a cancellation
                 raise Unavailable("the client was closed") from None
             raise
 
