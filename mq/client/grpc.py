@@ -150,7 +150,7 @@ class AsyncGrpcTransport:
             raise error_from(error) from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if self._is_closed and not (task and task.cancelling()):  # gRPC ends what is in flight by a cancellation
+            if task is None or not task.cancelling():  # a channel that is closed ends what is in flight so
                 raise Unavailable("the client was closed") from None
             raise
 
