@@ -36,6 +36,7 @@ from mq.command import (
 from mq.commitqueue import CommitQueue, Done, Early, Leisure
 from mq.errors import MqError
 from mq.limits import Limits
+from mq.vigil import Vigil
 from wal import FileLog
 from wal.frame import crc32c
 from wal.pb.wal_pb2 import Batch, BatchMessage
@@ -74,8 +75,8 @@ class CutDisk(ModelDisk):
 class Moody(Leisure):
     """The loop waits for the disk itself, or does not."""
 
-    def __init__(self, rng: Random) -> None:
-        super().__init__()
+    def __init__(self, vigil: Vigil, rng: Random) -> None:
+        super().__init__(vigil)
         self._rng = rng
 
     def patience(self) -> float:
@@ -91,7 +92,8 @@ class DiskBroker(HandBroker):
         self._disk = disk
         self._post = HandPost(self.loop)
         self.broker.send_by(self._post)
-        self.broker.owner.queue._leisure = Moody(rng)
+        queue = self.broker.owner.queue
+        queue._leisure = Moody(queue._vigil, rng)
         self.loop.set_exception_handler(lambda loop, context: None)  # reads of a machine that is off
 
     def done(self, asked: Asked) -> Done:
