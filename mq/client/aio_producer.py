@@ -17,7 +17,7 @@ from mq.client.codec import HeaderValue
 from mq.client.connection import ATTEMPT_SECONDS
 from mq.client.message import Published
 from mq.client.options import PublishOptions
-from mq.client.outbox import MOST_MESSAGES, OutBatch, Outbox, Sent
+from mq.client.outbox import MOST_MESSAGES, OutBatch, Outbox, Sent, tell
 from mq.client.producer import IN_FLIGHT, MANY, is_left, mq_error
 from mq.client.publisher import PUBLISH_BATCH
 from mq.client.resend import resend
@@ -258,7 +258,8 @@ class AsyncProducer:
             self._pump()
 
     def _finish(self, batch: OutBatch, answer: bytes | MqError) -> None:
-        if not batch.finish(answer):
+        told = batch.finish(answer)
+        if told is None:
             return  # it was given up before
         self._buffered -= batch.bytes
         del self._unfinished[batch]
@@ -266,6 +267,7 @@ class AsyncProducer:
             self._error = answer
         self._changed.set()
         self._changed.clear()
+        tell(told)
 
     # ------------------------------------------------------------ the end
 

@@ -187,7 +187,9 @@ class Client(Admin):
             on_assigned,
             on_revoked,
         )
-        return self._keep(Consumer(self._connection, self._connection.another(), membership, extend_seconds(settings)))
+        made = Consumer(self._connection, self._connection.another(), membership, extend_seconds(settings))
+        made.keeps_open = self
+        return self._keep(made)
 
     def read(
         self,

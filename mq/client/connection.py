@@ -182,6 +182,11 @@ class Connection:
         """There is a connection, of a kind that `cut` ends."""
         return hasattr(self._transport, "cut")
 
+    @property
+    def needs_a_close(self) -> bool:
+        """There is a connection, of a kind that `cut` does not end."""
+        return self._transport is not None and not self.can_be_cut
+
     def cut(self) -> None:
         """End the call that waits; there is none after it. Takes no lock, so a signal's handler may do it."""
         self._is_cut = True

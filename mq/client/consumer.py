@@ -52,6 +52,7 @@ class Consumer:
         self._assigned: frozenset[int] = frozenset()
         self._is_paused = self._is_seeking = self._is_stopping = self._is_closed = False
         self._pid = os.getpid()
+        self.keeps_open: object = None  # whose connection it shares: that is not to be closed as long as this is used
         unclosed.opened(self)
 
     # ------------------------------------------------------------ taking messages
@@ -333,6 +334,9 @@ class Consumer:
                 self._assign(pulled.assigned)
         finally:
             self._waiting.add(pulled.deliveries)  # also where a callback raises: they are leased, and kept
+            if own is not self._own:  # a seek came meanwhile, perhaps from a callback
+                self._keeper.take([(each, 0, each.count) for each in pulled.deliveries])
+                self._waiting.clear()
 
     def _assign(self, assigned: frozenset[int]) -> None:
         before, self._assigned = self._assigned, assigned

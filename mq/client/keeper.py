@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from mq.client.connection import Connection
 from mq.client.message import Delivery, Part
 from mq.client.settling import NACK, REJECT, Book, Settlement
+from mq.client.transport import TimedOut
 from mq.errors import GroupNotFound, LeaseLost, MqError
 
 log = logging.getLogger("mq")
@@ -36,7 +37,7 @@ class Keeper:
         self._unsent: list[Settlement] = []  # taken from the book, and not answered yet
         self._thread: threading.Thread | None = None
         self._is_closing = False
-        self._is_sending = False
+        self._sending = threading.Lock()  # of what is unsent: each settlement is sent by one thread, and once
         self._ack_by = 0.0  # 0: nothing waits
         self._extend_at = float("inf")
         self.lost = 0  # messages whose lease was gone when they were acked
@@ -113,11 +114,7 @@ class Keeper:
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what waits, and wait for the answer. Raises the error of what could not be sent."""
-        with self._lock:
-            end = time.monotonic() + (self._connection.timeout if timeout is None else timeout)
-            while self._is_sending and self._changed.wait(max(0.0, end - time.monotonic())):
-                pass
-        self._send_all(max(0.1, end - time.monotonic()))
+        self._send_all(max(0.1, self._connection.timeout if timeout is None else timeout))
 
     def close(self, timeout: float | None = None) -> None:
         """Send what waits, and stop. Idempotent."""
@@ -170,21 +167,25 @@ class Keeper:
             self._settle(each)
 
     def _send_all(self, timeout: float | None) -> None:
-        with self._lock:
-            self._unsent += self._book.take_all()
-            self._ack_by = 0.0
-            self._is_sending = True
+        begin = time.monotonic()
+        if not self._sending.acquire(timeout=-1 if timeout is None else timeout):
+            raise TimedOut("other acks are still on their way")
         try:
+            with self._lock:
+                self._unsent += self._book.take_all()
+                self._ack_by = 0.0
+            if timeout is not None:
+                timeout = max(0.1, begin + timeout - time.monotonic())
             while self._unsent:
                 self._settle(self._unsent[0], timeout)
                 self._unsent.pop(0)
                 self._extend_all()  # many refused acks must not cost the leases of what came since
         finally:
             with self._lock:
-                self._is_sending = False
                 if self._unsent:
                     self._ack_by = time.monotonic() + ACK_SECONDS
                 self._changed.notify_all()
+            self._sending.release()
 
     def _settle(self, settlement: Settlement, timeout: float | None = None) -> None:
         """Make one request. Raises MqError where it may succeed later."""

@@ -65,11 +65,11 @@ class OutBatch:
     def is_done(self) -> bool:
         return self._done.is_set()
 
-    def finish(self, answer: bytes | MqError) -> bool:
-        """False: it has its outcome already, and keeps it."""
+    def finish(self, answer: bytes | MqError) -> Told | None:
+        """Who is to be told, by `tell`, once the rest is done; None: it has its outcome already, and keeps it."""
         with self._calling:
             if self.is_done:
-                return False
+                return None
             if isinstance(answer, MqError):
                 self.error = answer
             else:
@@ -77,16 +77,14 @@ class OutBatch:
             self.pieces = []
             self._done.set()
             callbacks, self._callbacks = self._callbacks, []
-        for callback, sent in callbacks:
-            _tell(callback, sent)
-        return True
+        return callbacks
 
     def call_back(self, callback: Callback, sent: Sent) -> None:
         with self._calling:
             if not self.is_done:
                 self._callbacks.append((callback, sent))
                 return
-        _tell(callback, sent)
+        tell([(callback, sent)])
 
     def wait(self, timeout: float | None) -> bool:
         return self._done.wait(timeout)
@@ -132,15 +130,22 @@ class Sent:
         return self._batch.error
 
     def add_done_callback(self, callback: Callback) -> None:
-        """Call back when the outcome is known, from another thread; at once if it is."""
+        """Call back when the outcome is known, from another thread; at once if it is.
+
+        It may send, and not wait: others wait for that thread, so `flush` and `close` are refused there.
+        """
         self._batch.call_back(callback, self)
 
 
-def _tell(callback: Callback, sent: Sent) -> None:
-    try:
-        callback(sent)
-    except Exception:  # a mistake in one callback is not to hold back the others, nor the producer
-        logging.getLogger("mq.client").exception("the callback of a message failed")
+Told = list[tuple[Callback, Sent]]
+
+
+def tell(told: Told) -> None:
+    for callback, sent in told:
+        try:
+            callback(sent)
+        except Exception:  # a mistake in one callback is not to hold back the others, nor the producer
+            logging.getLogger("mq.client").exception("the callback of a message failed")
 
 
 class Outbox:

@@ -21,7 +21,7 @@ from mq.client import codec, unclosed
 from mq.client.codec import HeaderValue
 from mq.client.connection import ATTEMPT_SECONDS, Connection
 from mq.client.options import PublishOptions
-from mq.client.outbox import MOST_MESSAGES, OutBatch, Outbox, Sent
+from mq.client.outbox import MOST_MESSAGES, OutBatch, Outbox, Sent, Told, tell
 from mq.client.publisher import PUBLISH_BATCH
 from mq.client.resend import resend
 from mq.client.sequence import Sequence
@@ -93,6 +93,7 @@ class Producer:
         self._buffered = 0
         self._oldest: OutBatch | None = None  # in flight, at the last look
         self._look_at = 0.0
+        self._tellers: set[int] = set()  # threads that are in callbacks
         self._is_flushing = 0
         self._is_closed = False
         self._error: MqError | None = None  # the first one that nobody was told of by `flush`
@@ -115,6 +116,7 @@ class Producer:
         """
         message = message_of(value, key, headers, self._codec)
         partition = None if key is None else self._outbox.partition_of(key_of(key))
+        self._check_usable()  # before the lock: after a fork somebody else may have it for ever
         with self._lock:
             batch, index, is_full = self._add(partition, message, 1)
         if is_full:
@@ -129,6 +131,7 @@ class Producer:
         10000
         """
         partition = None if key is None else self._outbox.partition_of(key_of(key))
+        self._check_usable()
         source, total = iter(values), 0
         while chunk := list(islice(source, self._many)):
             for count, messages in batches_of(chunk, key, self._codec, self._many_bytes):
@@ -149,6 +152,7 @@ class Producer:
         True
         """
         self._check_usable()
+        self._check_may_wait()
         with self._lock:
             batches = list(self._unfinished)
         self._drain(timeout, batches)
@@ -157,6 +161,7 @@ class Producer:
         """Flush and stop. Idempotent."""
         if self._pid != os.getpid() or self._is_closed:
             return
+        self._check_may_wait()
         try:
             self._drain(timeout, None)
         finally:
@@ -188,7 +193,7 @@ class Producer:
 
     def _add(self, partition: int | None, messages: bytes, count: int) -> tuple[OutBatch, int, bool]:
         self._check_usable()
-        while self._buffered > self._buffer_bytes:
+        while self._buffered > self._buffer_bytes and threading.get_ident() not in self._tellers:
             self._changed.wait()
             self._check_usable()
         batch = self._outbox.open_batch(partition, 0.0)
@@ -266,7 +271,8 @@ class Producer:
             self._finish(batch, answer)
 
     def _finish(self, batch: OutBatch, answer: bytes | MqError) -> None:
-        if not batch.finish(answer):
+        told = batch.finish(answer)
+        if told is None:
             return  # it was given up before
         with self._lock:
             was_full = self._buffered > self._buffer_bytes
@@ -276,6 +282,23 @@ class Producer:
                 self._error = answer
             if was_full or self._is_flushing:
                 self._changed.notify_all()
+        if told:
+            self._tell(told)
+
+    def _tell(self, told: Told) -> None:
+        """Others wait for this thread meanwhile: what is called here does not wait for them."""
+        me = threading.get_ident()
+        is_nested = me in self._tellers
+        self._tellers.add(me)
+        try:
+            tell(told)
+        finally:
+            if not is_nested:
+                self._tellers.discard(me)
+
+    def _check_may_wait(self) -> None:
+        if threading.get_ident() in self._tellers:
+            raise InvalidArgument("a callback of a message can't wait for its producer: flush and close elsewhere")
 
     # ------------------------------------------------------------ the end
 

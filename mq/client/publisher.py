@@ -13,7 +13,7 @@ from mq.client.connection import Connection
 from mq.client.message import Published, published, published_alone
 from mq.client.options import PublishOptions
 from mq.client.sequence import Sequence
-from mq.client.transport import same
+from mq.client.transport import TimedOut, same
 from mq.errors import InvalidArgument, MqError, SequenceRefused, Unavailable
 from mq.pb import mq_pb2 as pb
 
@@ -26,10 +26,11 @@ REQUESTS = 2  # in flight: who comes while the disk works for one need not wait 
 class _Entry:
     """A message that waits for its answer, in the thread that published it."""
 
-    __slots__ = ("duty", "message", "outcome", "turn")
+    __slots__ = ("duty", "message", "outcome", "timeout", "turn")
 
-    def __init__(self, message: bytes) -> None:
+    def __init__(self, message: bytes, timeout: float | None = None) -> None:
         self.message = message
+        self.timeout = timeout
         self.outcome: Published | MqError | None = None
         self.duty: tuple[list[_Entry], Sequence] | None = None  # whom to send for, itself among them
         self.turn = threading.Lock()  # released when there is an outcome or a duty
@@ -70,12 +71,13 @@ class Lane:
         return self._stand_in_line(message, timeout)
 
     def _stand_in_line(self, message: bytes, timeout: float | None) -> Published:
-        entry = _Entry(message)
+        entry = _Entry(message, timeout)
         try:
             with self._lock:
                 self._line.append(entry)
                 self._assign()
-            entry.turn.acquire()
+            if not entry.turn.acquire(timeout=self._connection.timeout if timeout is None else timeout):
+                raise TimedOut("others were still publishing: it is not stored, or it is on its way with theirs")
             if entry.duty is not None:
                 self._send_all(entry, timeout)
         except BaseException:  # an interrupt
@@ -105,7 +107,8 @@ class Lane:
         size = 0
         for count, entry in enumerate(self._line):
             size += len(entry.message)
-            if count >= self._options.most_messages(MOST_MESSAGES) or (count and size > MOST_BYTES):
+            is_of_them = entry.timeout == self._line[0].timeout  # one request has one deadline
+            if not is_of_them or count >= self._options.most_messages(MOST_MESSAGES) or (count and size > MOST_BYTES):
                 taken, self._line = self._line[:count], self._line[count:]
                 return taken
         taken, self._line = self._line, []

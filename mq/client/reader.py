@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from queue import Empty, SimpleQueue
 from types import TracebackType
 
 from mq.client.batch import Views
@@ -36,6 +37,7 @@ class Reader:
         self._max_bytes = max_bytes
         self._interval = interval
         self._is_stopping = False
+        self._wakeups: SimpleQueue[None] = SimpleQueue()  # a signal's handler may put something in, whoever waits
 
     def __iter__(self) -> Iterator[View]:
         for batch in self.batches():
@@ -62,7 +64,7 @@ class Reader:
                 elif is_looked_up and not self._follow:
                     return
                 is_looked_up = True
-                if self._interval and self._connection.pause(self._interval):
+                if self._interval and self._is_stopped_within(self._interval):
                     return
         finally:  # nothing stays open for an iteration that may never come; if it comes, it connects again
             own, self._connection = self._connection, self._connection.another()
@@ -83,11 +85,15 @@ class Reader:
     def stop(self) -> None:
         """End the iteration; a signal's handler may call this."""
         self._is_stopping = True
-        self._connection.close()
+        self._wakeups.put(None)
+        self._connection.cut()
+        if self._connection.needs_a_close:
+            self._connection.close()
 
     def close(self, timeout: float | None = None) -> None:
         """Stop, and close the connection. Idempotent."""
         self.stop()
+        self._connection.close()
 
     def __enter__(self) -> Reader:
         return self
@@ -96,6 +102,13 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _is_stopped_within(self, seconds: float) -> bool:
+        try:
+            self._wakeups.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
 
     def _pull(self) -> Pulled | None:
         """None: stopped meanwhile."""

@@ -13,10 +13,11 @@ LAST_SECONDS = 3.0
 
 
 class Closable(Protocol):
+    _pid: int  # whose it is
+
     def close(self, timeout: float | None = None) -> None: ...
 
 
-_pid = os.getpid()
 _open: WeakSet[Closable] = WeakSet()
 
 
@@ -30,9 +31,9 @@ def closed(each: Closable) -> None:
 
 @atexit.register
 def _close_all() -> None:
-    if os.getpid() != _pid:
-        return  # a child: what is open is the parent's
     for each in list(_open):
+        if each._pid != os.getpid():
+            continue  # this is a child, and that is its parent's
         warnings.warn(f"{each!r} was not closed: use `with`, or call close()", ResourceWarning, stacklevel=1)
         with contextlib.suppress(Exception):
             each.close(LAST_SECONDS)

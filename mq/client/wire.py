@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 from mq import wire
 from mq.client import greeting
@@ -262,8 +263,9 @@ class WireTransport:
 
 
 def _wake(call: _Call) -> None:
-    if call.ready is not None and call.ready.locked():
-        call.ready.release()
+    if call.ready is not None:
+        with suppress(RuntimeError):  # somebody else has done it
+            call.ready.release()
 
 
 def _deliver(call: _Call, answer: bytes | MqError) -> None:

@@ -1,0 +1,300 @@
+"""What is particular to threads: callbacks, flushes at once, signals, forks, deadlines in line."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+from process import wait_until
+from tcpproxy import connected
+
+import mq
+from mq.client.address import Address
+from mq.client.connection import Connection
+from mq.client.keeper import Keeper
+from mq.client.options import PublishOptions
+from mq.client.publisher import Lane
+from mq.client.value import message_of
+from mq.client.wire import _Call, _wake
+from mq.pb import mq_pb2 as pb
+
+DEADLINE = 20.0
+X = message_of(b"x", None, None, None)
+
+
+@pytest.fixture
+def client(mq_client: mq.Client) -> mq.Client:
+    mq_client.create_channel("c")
+    return mq_client
+
+
+# ---------------------------------------------------------------- callbacks of a producer
+
+
+@pytest.mark.parametrize("act", ["flush", "close"])
+def test_a_callback_that_would_wait_for_its_own_producer_is_told_so(client: mq.Client, act: str) -> None:
+    raised: list[BaseException] = []
+    with client.producer("c") as producer:
+
+        def call(sent: mq.Sent) -> None:
+            try:
+                getattr(producer, act)()
+            except mq.MqError as error:
+                raised.append(error)
+
+        producer.send(b"x").add_done_callback(call)
+        wait_until(lambda: bool(raised))
+        assert isinstance(raised[0], mq.InvalidArgument)
+        assert producer.send(b"y").result(DEADLINE).offset == 1
+        producer.flush(DEADLINE)
+
+
+def test_a_callback_may_send_however_full_the_buffer_is() -> None:
+    with connected() as (client, proxy), client.producer("c", buffer_bytes=1, batch_size=1) as producer:
+        producer.send(b"warm").result(DEADLINE)
+        proxy.hold()
+        again: list[mq.Sent] = []
+        first = producer.send(b"first")
+        first.add_done_callback(lambda sent: again.append(producer.send(b"second")))
+        proxy.reset()  # so that it is the producer's own thread that calls back
+        proxy.hold(False)
+        first.result(DEADLINE)
+        wait_until(lambda: bool(again))
+        assert again[0].result(DEADLINE).offset == 2
+        producer.flush(DEADLINE)
+
+
+# ---------------------------------------------------------------- acks
+
+
+class Gate:
+    """In the place of a connection: notes what it is asked, and answers when it is opened."""
+
+    timeout = DEADLINE
+    start_id = "s"
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.asked: list[str] = []
+
+    def call(self, method: str, request: bytes, timeout: float | None = None) -> bytes:
+        self.asked.append(method)
+        assert self.open.wait(DEADLINE)
+        return b""
+
+    def pause(self, seconds: float) -> bool:
+        return False
+
+
+def test_what_is_sent_by_two_threads_at_once_is_sent_once_each(client: mq.Client) -> None:
+    client.create_group("c", "g")
+    for number in range(200):
+        client.publish("c", b"%d" % number)
+    failures: list[BaseException] = []
+    with client.consumer("c", "g", batch_size=1) as consumer:
+
+        def work() -> None:
+            try:
+                for _ in range(25):
+                    (message,) = consumer.fetch(1, timeout=DEADLINE)
+                    message.ack()
+                    consumer.flush(DEADLINE)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(2 * DEADLINE)
+        assert not failures
+        assert client.describe_group("c", "g").lag == 0
+        assert consumer.lost == 0
+
+
+def test_a_flush_that_gives_up_leaves_what_waits_to_the_next(client: mq.Client) -> None:
+    gate = Gate()
+    keeper = Keeper(gate, "c", "g", "m", 60.0)  # type: ignore[arg-type]
+    client.create_group("c", "g")
+    client.publish("c", b"1")
+    client.publish("c", b"2")
+    with client.consumer("c", "g", batch_size=1) as consumer:
+        one, two = consumer.fetch(1, timeout=DEADLINE), consumer.fetch(1, timeout=DEADLINE)
+        deliveries = [each[0]._delivery for each in (one, two)]
+        keeper.hold(deliveries, "s")
+        keeper.ack([(deliveries[0], 0, 1)])
+        wait_until(lambda: gate.asked == ["mq.MQService/Ack"])
+        keeper.nack([(deliveries[1], 0, 1)], 0)
+        with pytest.raises(mq.TimedOut):
+            keeper.flush(0.1)
+        gate.open.set()
+        keeper.flush(DEADLINE)
+        assert gate.asked == ["mq.MQService/Ack", "mq.MQService/Nack"]
+        keeper.close(DEADLINE)
+
+
+def test_a_consumer_keeps_the_client_that_it_needs(client: mq.Client) -> None:
+    client.publish("c", b"x")
+    address = str(client._connection._addresses[0])
+    consumer = mq.Client(address).consumer("c", "g")
+    gc.collect()
+    with consumer:
+        consumer.fetch(1, timeout=DEADLINE).ack()
+        consumer.flush(DEADLINE)
+    assert isinstance(consumer.keeps_open, mq.Client)
+    consumer.keeps_open.close()
+    assert client.describe_group("c", "g").lag == 0
+
+
+def test_a_seek_in_a_callback_counts_for_what_came_with_it(client: mq.Client) -> None:
+    for text in ("one", "two", "three"):
+        client.publish("c", text)
+    sought: list[frozenset[int]] = []
+
+    def seek(assigned: frozenset[int]) -> None:
+        if not sought:
+            sought.append(assigned)
+            consumer.seek(mq.at_offset(2))
+
+    with client.consumer("c", "g", ordered=True, on_assigned=seek) as consumer:
+        assert next(iter(consumer)).text() == "three"
+
+
+# ---------------------------------------------------------------- signals and forks
+
+
+def test_a_reader_is_stopped_whatever_lock_its_thread_has(client: mq.Client) -> None:
+    client.publish("c", b"x")
+    reader = client.read("c")
+    found: list[bytes] = []
+    thread = threading.Thread(target=lambda: found.extend(each.content for each in reader))
+    thread.start()
+    wait_until(lambda: bool(found) and reader._connection._transport is not None)
+    time.sleep(0.05)  # it waits for more
+    with reader._connection._transport._lock, reader._connection._lock:  # type: ignore[union-attr]
+        stopping = threading.Thread(target=reader.stop)
+        stopping.start()
+        stopping.join(DEADLINE)
+        assert not stopping.is_alive()
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+
+
+def test_a_reader_with_an_interval_is_stopped_at_once(client: mq.Client) -> None:
+    client.publish("c", b"x")
+    reader = client.read("c", interval=3_600.0)
+    found: list[bytes] = []
+    thread = threading.Thread(target=lambda: found.extend(each.content for each in reader))
+    thread.start()
+    wait_until(lambda: bool(found))
+    reader.stop()
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+
+
+FORKED = """
+import os, sys, mq, mq.client.unclosed
+if child := os.fork():
+    sys.exit(os.waitpid(child, 0)[1] != 0)
+producer = mq.Client(sys.argv[1]).producer("c", linger_ms=600_000)
+producer.send(b"not lost")
+"""
+
+
+def test_what_a_child_leaves_open_is_closed_at_its_end(client: mq.Client) -> None:
+    address = str(client._connection._addresses[0])
+    done = subprocess.run([sys.executable, "-c", FORKED, address], timeout=DEADLINE, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [each.content for each in client.read("c", follow=False)] == [b"not lost"]
+
+
+def test_a_child_hears_at_once_that_a_producer_is_its_parents(client: mq.Client) -> None:
+    with client.producer("c") as producer:
+        with producer._lock:  # as another thread may have it at a fork
+            child = os.fork()
+            if not child:
+                try:
+                    producer.send(b"never")
+                except mq.Unavailable:
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            deadline = time.monotonic() + DEADLINE
+            while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+                assert time.monotonic() < deadline, "the child hangs"
+                time.sleep(0.01)
+        assert ended[1] == 0
+
+
+# ---------------------------------------------------------------- in line
+
+
+class Slow:
+    """In the place of a transport: answers when it is opened."""
+
+    is_usable = True
+    start_id = ""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.sizes: list[int] = []
+        self.limits: list[float] = []
+
+    def call(self, method: str, request: bytes, timeout: float | None = None) -> bytes:
+        count = len(pb.PublishBatchRequest.FromString(request).batch.messages)
+        self.sizes.append(count)
+        self.limits.append(timeout or 0.0)
+        assert self.open.wait(DEADLINE)
+        return pb.PublishBatchResponse(count=count).SerializeToString()
+
+    def close(self) -> None:
+        pass
+
+
+def in_background(outcomes: list[Any], lane: Lane, timeout: float | None) -> threading.Thread:
+    def publish() -> None:
+        try:
+            outcomes.append(lane.publish(X, timeout))
+        except mq.MqError as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    return thread
+
+
+def test_who_stands_in_line_waits_no_longer_than_he_said_and_shares_no_request_with_the_hasty() -> None:
+    slow = Slow()
+    connection = Connection([Address("mq", "a", 1)], timeout=DEADLINE, connect=lambda address, timeout: slow)
+    lane = Lane(connection, "c", PublishOptions())
+    outcomes: list[Any] = []
+    busy = [in_background(outcomes, lane, None) for _ in range(2)]
+    wait_until(lambda: len(slow.sizes) == 2)
+    hasty = in_background(outcomes, lane, 0.05)
+    hasty.join(DEADLINE)
+    assert [type(each) for each in outcomes] == [mq.TimedOut]
+    outcomes.clear()
+    waiting = [in_background(outcomes, lane, 5.0)]
+    wait_until(lambda: len(lane._line) == 1)
+    waiting += [in_background(outcomes, lane, None) for _ in range(2)]
+    wait_until(lambda: len(lane._line) == 3)
+    slow.open.set()
+    for each in (*busy, *waiting):
+        each.join(DEADLINE)
+    assert [type(each) for each in outcomes] == [mq.Published] * 5
+    assert sorted(slow.sizes) == [1, 1, 1, 2]
+    assert min(slow.limits) <= 5.0
+    assert sorted(slow.limits)[1] > 5.0
+
+
+def test_to_wake_somebody_twice_harms_nobody() -> None:
+    call = _Call()
+    call.ready = threading.Lock()
+    call.ready.acquire()
+    _wake(call)
+    _wake(call)
+    assert not call.ready.locked()
