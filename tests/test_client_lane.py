@@ -187,8 +187,8 @@ def test_what_was_published_is_not_kept_in_memory(
     alive: list[weakref.ref[Any]] = []
 
     class Entry(publishing._Entry):
-        def __init__(self, message: bytes) -> None:
-            super().__init__(message)
+        def __init__(self, message: bytes, timeout: float | None) -> None:
+            super().__init__(message, timeout)
             alive.append(weakref.ref(self))
 
     monkeypatch.setattr(publishing, "_Entry", Entry)
