@@ -234,18 +234,10 @@ class AsyncConsumer:
     def _enter(self, pulled: Pulled) -> None:
         try:
             if pulled.assigned != self._assigned:
-                self._assign(pulled.assigned)
+                before, self._assigned = self._assigned, pulled.assigned
+                self._as.tell(before, pulled.assigned)
         finally:
             self._waiting.add(pulled.deliveries)  # also where a callback raises: they are leased, and kept
-
-    def _assign(self, assigned: frozenset[int]) -> None:
-        before, self._assigned = self._assigned, assigned
-        try:
-            if self._as.on_revoked and before - assigned:
-                self._as.on_revoked(before - assigned)
-        finally:
-            if self._as.on_assigned and assigned - before:
-                self._as.on_assigned(assigned - before)
 
     async def _fetch_all(self, room: asyncio.Semaphore) -> None:
         while True:

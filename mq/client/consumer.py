@@ -331,21 +331,13 @@ class Consumer:
             return
         try:
             if pulled.assigned != self._assigned:
-                self._assign(pulled.assigned)
+                before, self._assigned = self._assigned, pulled.assigned
+                self._as.tell(before, pulled.assigned)
         finally:
             self._waiting.add(pulled.deliveries)  # also where a callback raises: they are leased, and kept
             if own is not self._own:  # a seek came meanwhile, perhaps from a callback
                 self._keeper.take([(each, 0, each.count) for each in pulled.deliveries])
                 self._waiting.clear()
-
-    def _assign(self, assigned: frozenset[int]) -> None:
-        before, self._assigned = self._assigned, assigned
-        try:
-            if self._as.on_revoked and before - assigned:
-                self._as.on_revoked(before - assigned)
-        finally:
-            if self._as.on_assigned and assigned - before:
-                self._as.on_assigned(assigned - before)
 
     # ------------------------------------------------------------ pulling
 

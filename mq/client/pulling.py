@@ -143,6 +143,15 @@ class Membership(NamedTuple):
     on_assigned: OnPartitions | None
     on_revoked: OnPartitions | None
 
+    def tell(self, before: frozenset[int], assigned: frozenset[int]) -> None:
+        """Other partitions are assigned. Both callbacks are called, though the first raises."""
+        try:
+            if self.on_revoked and before - assigned:
+                self.on_revoked(before - assigned)
+        finally:
+            if self.on_assigned and assigned - before:
+                self.on_assigned(assigned - before)
+
 
 class Cursor:
     """A reader's place in a channel, without a group."""
