@@ -85,6 +85,40 @@ def test_the_page_says_what_is_not_there() -> None:
     assert "counted with strace: mq 1.00." in text
 
 
+def test_work_that_others_disturbed_is_done_again_and_the_quietest_try_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compare import quiet
+
+    monkeypatch.setattr(quiet, "settle", lambda: None)
+    monkeypatch.setattr(quiet.os, "cpu_count", lambda: 2)
+
+    def tried(*stolen_percents: float) -> dict[str, float]:
+        at, stolen, tries = 0.0, 0.0, 0
+
+        def work() -> dict[str, float]:
+            nonlocal at, stolen, tries
+            at += 10.0
+            stolen += 2 * 10.0 * stolen_percents[tries] / 100
+            tries += 1
+            return {"rate": float(tries)}
+
+        return quiet.undisturbed(work, lambda: quiet.Look(at, 0, stolen))
+
+    assert tried(0.5) == {"rate": 1.0, "stolen_percent": pytest.approx(0.5)}
+    assert tried(30.0, 0.0)["rate"] == 2.0
+    assert tried(30.0, 4.0, 20.0, 9.0) == {"rate": 2.0, "stolen_percent": pytest.approx(4.0)}
+
+
+def test_the_page_says_how_much_others_had_of_the_machine() -> None:
+    from compare.report import page
+
+    known = facts(mq=1_000.0, redis=2_000.0)
+    assert "(steal)" not in page(known)  # a system that does not tell
+    for percent, found in zip((0.0, 0.5), known["runs"]["fsync"]["mq"], strict=True):
+        found["stolen_percent"] = percent
+    known["runs"]["fsync"]["Redis"][0]["stolen_percent"] = 7.25
+    assert "In 2 of 3 rounds all of it was quiet in the end; the worst had lost 7.2 % (Redis)." in page(known)
+
+
 def test_bodies_are_distinct_and_the_same_for_every_broker() -> None:
     from compare.worker import bodies_of
 

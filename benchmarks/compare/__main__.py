@@ -14,8 +14,9 @@ from typing import Any
 from . import native
 from .peers import PEERS
 from .progress import say, told
+from .quiet import Result
 from .report import machine, write
-from .run import Result, Scale, measure
+from .run import Scale, measure
 from .server import CACHE, FSYNC
 from .syncs import syncs_per_message
 

@@ -16,12 +16,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from .driver import QUEUE
 from .peer_kafka import JARS
 from .peers import PEERS
-from .run import PATIENCE_SECONDS, PRODUCERS, Result, Scale, alive, clients
+from .quiet import Result, together, undisturbed
+from .run import PATIENCE_SECONDS, PRODUCERS, Scale, alive, clients
 from .server import FSYNC, Server, found
 
 PERF_TEST = Path(__file__).parents[2] / ".peers" / "rabbitmq"
@@ -45,7 +47,13 @@ def measure(name: str, durability: str, scale: Scale) -> Result:
     with alive(PEERS[name], durability) as server:
         if count := int(tool.fill * scale.stored) // PRODUCERS:
             clients(server, [{"work": "store", "size": 100, "count": count}] * PRODUCERS)
-        return {figure: work(server, scale) for figure, work in tool.works.items()}
+        return together(
+            *(undisturbed(partial(_figure, figure, work, server, scale)) for figure, work in tool.works.items())
+        )
+
+
+def _figure(figure: str, work: Work, server: Server, scale: Scale) -> Result:
+    return {figure: work(server, scale)}
 
 
 def _output(command: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from .quiet import MOST_STOLEN_PERCENT, MOST_TRIES
 from .server import CACHE, FSYNC
 
 TITLES = {
@@ -110,6 +111,7 @@ def page(facts: dict[str, Any]) -> str:
         lines += [f"Not installed here, and so not compared: {', '.join(facts['missing'])}.", ""]
     if facts["failed"]:
         lines += [f"Rounds that failed, and are not counted: {', '.join(facts['failed'])}.", ""]
+    lines += _strangers(facts)
     for durability, runs in facts["runs"].items():
         lines += [f"## {TITLES[durability]}", "", f"![{TITLES[durability]}](benchmarks-{durability}.svg)", ""]
         lines += [*table(facts, runs, ROWS), ""]
@@ -119,6 +121,28 @@ def page(facts: dict[str, Any]) -> str:
             lines += [*table(facts, facts["native"][durability], rows), ""]
         lines += [*_syncs(facts["syncs"][durability])]
     return "\n".join([*lines, *_setup(facts), *_method(facts)]) + "\n"
+
+
+def _strangers(facts: dict[str, Any]) -> list[str]:
+    """How much the host of this machine gave to others meanwhile."""
+    kinds = [peers for kind in ("runs", "native") for peers in facts[kind].values()]
+    stolen = sorted(
+        (round_["stolen_percent"], name)
+        for peers in kinds
+        for name, rounds in peers.items()
+        for round_ in rounds
+        if "stolen_percent" in round_
+    )
+    if not stolen:
+        return []
+    disturbed = [name for percent, name in stolen if percent > MOST_STOLEN_PERCENT]
+    return [
+        f"Work during which the host of this machine gave more than {MOST_STOLEN_PERCENT:g} % of its processors to "
+        f"others (steal) was done again, up to {MOST_TRIES} times, and the least disturbed try counts. In "
+        f"{len(stolen) - len(disturbed)} of {len(stolen)} rounds all of it was quiet in the end; the worst "
+        f"had lost {stolen[-1][0]:.1f} % ({stolen[-1][1]}).",
+        "",
+    ]
 
 
 def _syncs(counts: dict[str, float | None]) -> list[str]:

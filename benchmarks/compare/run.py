@@ -12,22 +12,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from .peers import Peer
+from .quiet import Result, settle, together, undisturbed
 from .server import Server
 
 PRODUCERS = 4
 RATE = 1_000.0
-REST_SECONDS = 20.0  # then it begins, however busy the machine still is
-LOOK_SECONDS = 0.5  # for so long little may happen
-QUIET_PERCENT = 15.0  # of all processors
-QUIET_WRITES = 20  # to all disks
 PATIENCE_SECONDS = 300.0  # then a client hangs, and its round has failed
-Result = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -37,32 +32,25 @@ class Scale:
 
 
 def measure(peer: Peer, durability: str, scale: Scale) -> Result:
-    """Everything once; a name for each figure."""
-    found: Result = {}
+    """Everything once, or again where it was disturbed; a name for each figure."""
     with alive(peer, durability) as server:
-        found["memory_idle"] = server.memory()
-        found |= _end_to_end(server, scale)
-        found["publish_500x512"] = _rate(server, scale, size=512, batch=500)
-        found["publish_100"] = _rate(server, scale, size=100, batch=peer.best_batch)
-        found |= _one_at_a_time(server, scale, processes=1, callers=1)
-        found |= _one_at_a_time(server, scale, processes=PRODUCERS, callers=32)
-    with alive(peer, durability) as server:
-        found |= _store_and_kill(server, scale)
-    return found
+        idle = {"memory_idle": server.memory(), "stolen_percent": 0.0}
+        lively = [
+            undisturbed(partial(work, server, scale))
+            for work in (
+                _end_to_end,
+                partial(_publish, name="publish_500x512", size=512, batch=500),
+                partial(_publish, name="publish_100", size=100, batch=peer.best_batch),
+                partial(_one_at_a_time, processes=1, callers=1),
+                partial(_one_at_a_time, processes=PRODUCERS, callers=32),
+            )
+        ]
 
+    def live_again() -> Result:
+        with alive(peer, durability) as server:
+            return _store_and_kill(server, scale)
 
-def settle() -> None:
-    """Wait until the machine is done with what the broker before left to it: the next one is not to pay for that."""
-    os.sync()
-    end = time.monotonic() + REST_SECONDS
-    while time.monotonic() < end:
-        before = psutil.disk_io_counters()
-        busy = psutil.cpu_percent(LOOK_SECONDS)
-        after = psutil.disk_io_counters()
-        if before is None or after is None:  # a system that does not tell
-            return
-        if busy < QUIET_PERCENT and after.write_count - before.write_count < QUIET_WRITES:
-            return
+    return together(idle, *lively, undisturbed(live_again))
 
 
 @contextmanager
@@ -79,10 +67,10 @@ def alive(peer: Peer, durability: str) -> Any:
             server.remove()
 
 
-def _rate(server: Server, scale: Scale, size: int, batch: int) -> float:
+def _publish(server: Server, scale: Scale, name: str, size: int, batch: int) -> Result:
     spec = {"work": "publish", "size": size, "batch": batch, "seconds": scale.seconds}
     answers = clients(server, [spec] * PRODUCERS)
-    return sum(each["count"] for each in answers) / max(each["seconds"] for each in answers)
+    return {name: sum(each["count"] for each in answers) / max(each["seconds"] for each in answers)}
 
 
 def _one_at_a_time(server: Server, scale: Scale, processes: int, callers: int) -> Result:
