@@ -357,7 +357,8 @@ class Broker:
         self._pulls.moved(self.state.advance(last))
 
     def _on_synced(self, synced: int) -> None:
-        self._show(synced)
+        if synced > self.state.synced:  # else it was shown before the sync
+            self._show(synced)
         self._snapshotter.step()
         self._agenda.resume()
 

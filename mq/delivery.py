@@ -154,6 +154,9 @@ def decide_lease(state: State, command: Pull, now: int) -> Decision:
     member = group.touch(command.member, now, state.limits.members)
     if command.turn and command.turn < member.turn:
         raise LeaseLost(f"a later pull of member {command.member!r} came while this one was under way")
+    of_what = channel.channel_id, group.group_id, channel.name, group.name
+    if pulled := _lease_plainly(state, command, channel, group, member, now):
+        return Decision([], PullReply([pulled], [], 0, (), *of_what))
     answer = _Leasing(command, state, group, member, now)
     for number in _partitions_for(state, channel, group, member, command):
         if answer.is_full:
@@ -170,11 +173,56 @@ def decide_lease(state: State, command: Pull, now: int) -> Decision:
         group.turn += 1
     elif answer.loss and not answer.records:
         raise answer.loss
-    reply = PullReply(answer.batches, [], 0, (), channel.channel_id, group.group_id, channel.name, group.name)
+    reply = PullReply(answer.batches, [], 0, (), *of_what)
     if group.is_ordered:
         reply.generation = group.ownership.generation
         reply.assigned = group.ownership.owned_by(member.name)
     return Decision(answer.records, reply)
+
+
+def _lease_plainly(
+    state: State, command: Pull, channel: Channel, group: Group, member: Member, now: int
+) -> PulledBatch | None:
+    """Lease what was published last where a group has nothing else to get, as when it waited for that, in one step.
+
+    To decide it in general gives the same, by way of everything else that there may be.
+    """
+    if not group.is_plain or command.partition is not None or len(channel.partitions) > 1:
+        return None
+    partition, cursor, limits = channel.partitions[0], group.cursors[0], state.limits
+    batch = partition.buffer.last
+    if (
+        batch is None
+        or batch.base != cursor.next
+        or batch.end != partition.visible
+        or batch.deltas
+        or batch.ttl_ms
+        or batch.count > (command.max_messages or limits.pull_messages)
+        or batch.size > min(command.max_bytes or limits.response_bytes, limits.response_bytes)
+        or cursor.retries.total
+        or cursor.returned
+        or cursor.acked
+        or partition.damaged
+        or partition.unreadable
+    ):
+        return None
+    group.turn += 1
+    start, cursor.next = batch.base, batch.end
+    lease = _put_out(state, group, member, 0, start, batch.end, 1, now)
+    return PulledBatch(0, start, batch.count, batch.timestamp_us, (), batch.content(), lease.receipt, 1, lease.until_us)
+
+
+def _put_out(
+    state: State, group: Group, member: Member, partition: int, start: int, end: int, count: int, now: int
+) -> Lease:
+    """Lease a stretch; the cursor is told by the caller."""
+    number = next(state.numbers)
+    lease = Lease(make_receipt(state.secret, number), member.name, partition, start, end, count)
+    lease.since_us = now
+    lease.until_us = now + group.ack_wait_us
+    group.grant(lease, member)
+    heappush(state.alarms, (lease.until_us, number, group, lease))
+    return lease
 
 
 def _partitions_for(state: State, channel: Channel, group: Group, member: Member, command: Pull) -> Sequence[int]:
@@ -276,15 +324,10 @@ class _Leasing(Answer):
             return 0
         base, end, messages, deltas, content = cut
         end = min(end, stop)
-        state, now, place = self.state, self.now, self.partition.number
-        number = next(state.numbers)
-        receipt = make_receipt(state.secret, number)
-        lease = Lease(receipt, self.member.name, place, start, end, count)
+        place = self.partition.number
+        lease = _put_out(self.state, self.group, self.member, place, start, end, count, self.now)
         if deltas or base != start:
             lease.lay_out(base, deltas)
-        lease.since_us = now
-        lease.until_us = until_us = now + self.group.ack_wait_us
-        self.group.grant(lease)
-        heappush(state.alarms, (until_us, number, self.group, lease))
+        receipt, until_us = lease.receipt, lease.until_us
         self.add(PulledBatch(place, base, messages, batch.timestamp_us, deltas, content, receipt, count, until_us))
         return end

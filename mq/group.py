@@ -59,6 +59,8 @@ class Group:
         self.ack_wait_us = settings.ack_wait_ms * 1000
         self.max_pending = settings.max_pending
         self.max_pending_per_member = settings.max_pending_per_member
+        # anybody may get anything, and any number
+        self.is_plain = not (self.is_ordered or self.max_pending or self.max_pending_per_member)
 
     def pending(self) -> int:
         """Messages out with members or waiting for redelivery."""
@@ -135,10 +137,13 @@ class Group:
     def _is_busy(self, member: str, partition: int) -> bool:
         return any(lease.partition == partition and lease.member == member for lease in self.leases.values())
 
-    def grant(self, lease: Lease) -> None:
-        """Put a lease out; the cursor is told by the caller."""
+    def grant(self, lease: Lease, member: Member) -> None:
+        """Put a lease out with its member; the cursor is told by the caller."""
         self.leases[lease.receipt] = lease
-        self._count(lease, lease.end - lease.start)
+        messages = lease.end - lease.start
+        member.leased += messages
+        if lease.count == 1:
+            self._fresh_out += messages
 
     def holding(self, member: str, receipt: Receipt, *, acked_is_fine: bool = False) -> tuple[Lease, Ranges]:
         """The lease behind a receipt and the parts of it that are meant. Raises LeaseLost; changes nothing."""

@@ -119,9 +119,9 @@ def test_planted_a_stale_receipt_that_is_accepted_is_caught(hand: HandBroker, mo
     known = {}
     honest = Group.grant
 
-    def remembering(self: Group, lease) -> None:  # type: ignore[no-untyped-def]
+    def remembering(self: Group, lease, member) -> None:  # type: ignore[no-untyped-def]
         known[lease.receipt] = lease
-        honest(self, lease)
+        honest(self, lease, member)
 
     monkeypatch.setattr(Group, "grant", remembering)
     monkeypatch.setattr(Group, "holding", lambda self, member, receipt, **_: (known[receipt.receipt], [(0, 10)]))

@@ -21,6 +21,7 @@ from mq.client import wire_socket
 from mq.client.transport import TimedOut
 from mq.client.wire import WireTransport
 from mq.client.wire_async import STREAM_BYTES, AsyncWireTransport
+from mq.client.wire_socket import WireSocket
 from mq.errors import ChannelNotFound, InvalidArgument, MqError, Unavailable
 from mq.pb import mq_pb2 as pb
 
@@ -183,6 +184,79 @@ def test_who_reads_and_gives_up_leaves_the_reading_to_the_others(
         another.take()
     follower.join(DEADLINE / 2)
     assert len(answers) == 1
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each look at a socket instead of a sleep: whether it saw something."""
+    seen: list[bool] = []
+    look = WireSocket._look
+
+    def noted(self: WireSocket, until: float) -> int | None:
+        size = look(self, until)
+        seen.append(size is not None)
+        return size
+
+    monkeypatch.setattr(WireSocket, "_look", noted)
+    return seen
+
+
+@contextmanager
+def awake(port: int, seconds: float) -> Iterator[WireTransport]:
+    made = WireTransport("127.0.0.1", port, busy_poll=seconds)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_lone_caller_stays_awake_where_the_answer_before_came_soon(
+    broker: Broker, name: str, looks: list[bool]
+) -> None:
+    with awake(broker.port, DEADLINE) as transport:
+        transport.call(PUBLISH, publish(name))
+        assert looks == []  # nobody knows yet how soon this one answers
+        transport.call(PUBLISH, publish(name))
+        transport.call(PUBLISH, publish(name), 1.0)  # in less than a read of the system takes
+        assert looks == [True, True]
+
+
+def test_whose_answers_take_long_sleeps(broker: Broker, name: str, looks: list[bool]) -> None:
+    with awake(broker.port, 0.02) as transport:
+        transport._took = 0.0
+        waiting = pb.PullRequest(channel=name, max_wait_ms=100, positions=[pb.Position(offset=0)]).SerializeToString()
+        transport.call(PULL, waiting)
+        assert looks == [False]
+        transport.call(PULL, waiting)
+        assert looks == [False]
+        transport.call(PUBLISH, publish(name))
+        transport._took = 0.0
+        transport.call(PUBLISH, publish(name))
+        assert len(looks) == 2
+    with awake(broker.port, 0.0) as transport:
+        transport._took = 0.0
+        transport.call(PUBLISH, publish(name))
+        assert len(looks) == 2
+
+
+def test_nobody_stays_awake_while_others_wait_on_the_connection(broker: Broker, name: str, looks: list[bool]) -> None:
+    with awake(broker.port, DEADLINE) as transport:
+        transport._took = 0.0
+        transport.send(PUBLISH, publish(name), lambda answer: None)  # from here on there is a thread that reads
+        transport.call(PUBLISH, publish(name))
+        assert looks == []
+
+
+def test_a_signal_that_raises_ends_a_look(broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise BlockingIOError("not the system's: raised by a handler")
+
+    monkeypatch.setattr(wire_socket.os, "sched_yield", interrupted)
+    with awake(broker.port, DEADLINE) as transport:
+        transport._took = 0.0
+        with pytest.raises(BlockingIOError, match="by a handler"):
+            transport.call(PULL, waiting_pull(name, positions=[pb.Position(offset=0)]))
+        assert not transport.is_usable  # what came meanwhile may be lost
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import struct
 from functools import lru_cache
 from typing import TypeAlias
 
-from wal.varint import number, varint
+from wal.varint import number, same_varint, varint
 
 # One publish in a record: where it begins, when it came (not 0), and of an idempotent one its producer, sequence and
 # CRC32C. It ends where the next one begins.
@@ -37,29 +37,29 @@ class Joined:
         """The message up to its batch, which is the last field."""
         parts = self.parts
         if len(parts) == 1:
-            told, oldest = _part(parts[0], self.end_offset), parts[0][1]
-            youngest = oldest
+            told = _part(parts[0], self.end_offset)
+            oldest = youngest = same_varint(parts[0][1])
         else:
             ends = [part[0] for part in parts[1:]] + [self.end_offset]
             told = b"".join(map(_part, parts, ends))
             times = [part[1] for part in parts]
-            oldest, youngest = min(times), max(times)
-        base, count = number(b"\x18", self.base_offset), varint(self.end_offset - self.base_offset)
-        ttl = number(b"\x40", self.ttl_ms)
+            oldest, youngest = same_varint(min(times)), same_varint(max(times))
         place = _place(self.channel_id, self.partition)
-        return b"%b%b\x20%b%b\x30%b\x38%b%b" % (place, base, count, told, varint(oldest), varint(youngest), ttl)
+        base, count = number(b"\x18", self.base_offset), same_varint(self.end_offset - self.base_offset)
+        ttl = number(b"\x40", self.ttl_ms) if self.ttl_ms else b""
+        return b"%b%b\x20%b%b\x30%b\x38%b%b" % (place, base, count, told, oldest, youngest, ttl)
 
 
 def _part(part: JoinedPart, end: int) -> bytes:
     """A field with a Part in it."""
     base, time_us, producer, sequence, crc = part
-    told = b"%b\x10%b" % (number(b"\x08", base), varint(end - base))
+    told = b"%b\x10%b" % (number(b"\x08", base), same_varint(end - base))
     if producer:
         told += _producer(producer) + number(b"\x20", sequence)
         if crc:
             told += b"\x2d" + _pack_crc(crc)
-    told += b"\x30" + varint(time_us)
-    return b"\x2a%b%b" % (varint(len(told)), told)
+    told = b"%b\x30%b" % (told, same_varint(time_us))
+    return b"\x2a%b%b" % (same_varint(len(told)), told)
 
 
 @lru_cache(1_024)

@@ -28,6 +28,10 @@ def _rest(value: int) -> bytes:
     return bytes(out)
 
 
+same_varint = lru_cache(_REMEMBERED)(varint)
+"""The same for numbers that are likely to be asked for again: a publish's time is written in several places."""
+
+
 def number(tag: bytes, value: int) -> bytes:
     """A field with a number in it, which protobuf leaves out where that is 0."""
     return tag + varint(value) if value else b""

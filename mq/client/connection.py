@@ -18,16 +18,17 @@ from mq.client.transport import TimedOut, Transport, same
 from mq.errors import MqError, ResourceExhausted, Unavailable
 
 CONNECT_SECONDS = 5.0
+BUSY_POLL_SECONDS = 200e-6  # that a lone caller looks on before it sleeps, where answers come within twice that
 ATTEMPT_SECONDS = 10.0  # without an answer for so long, a connection is given up and the request sent on a new one
 Connect = Callable[[Address, float], Transport]
 
 
-def connect(address: Address, timeout: float) -> Transport:
+def connect(address: Address, timeout: float, busy_poll: float = BUSY_POLL_SECONDS) -> Transport:
     """A transport to an address. Raises Unavailable, InvalidArgument."""
     if address.scheme == "mq":
         from mq.client.wire import WireTransport
 
-        return WireTransport(address.host, address.port, connect_timeout=timeout)
+        return WireTransport(address.host, address.port, connect_timeout=timeout, busy_poll=busy_poll)
     from mq.client.grpc import GrpcTransport
 
     return GrpcTransport(address.host, address.port, connect_timeout=timeout)

@@ -6,6 +6,7 @@ ends a read after some seconds instead, and only whoever has less time polls.
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import struct
@@ -23,6 +24,7 @@ STUCK_SECONDS = 20  # a server that takes nothing for so long is as good as gone
 READ_SECONDS = 5  # then a read that waits looks at its deadline
 LARGE_BYTES = 32 << 10  # from here on a copy costs more than a second call
 
+CAN_LOOK = hasattr(socket, "MSG_DONTWAIT") and hasattr(os, "sched_yield")
 _MORE = getattr(socket, "MSG_MORE", 0)  # Linux: it leaves together with what is sent next
 
 
@@ -66,13 +68,16 @@ class WireSocket:
         except OSError as error:
             raise self._broken(error) from None
 
-    def read(self, deadline: float | None = None) -> list[wire.Frame]:
-        """The frames that came, perhaps none. Raises TimedOut, which harms nothing; Unavailable is the end."""
+    def read(self, deadline: float | None = None, awake_until: float = 0.0) -> list[wire.Frame]:
+        """The frames that came, perhaps none. Raises TimedOut, which harms nothing; Unavailable is the end.
+
+        `awake_until`: the caller does not sleep before that time (see `CAN_LOOK`).
+        """
         if self._early:
             early, self._early = self._early, []
             return early
         try:
-            size = self._receive(deadline)
+            size = (self._look(awake_until) if awake_until else None) or self._receive(deadline)
         except OSError as error:
             raise self._broken(error) from None
         if not size:
@@ -87,6 +92,18 @@ class WireSocket:
         if error.errno is None:
             return error
         return Unavailable(f"the connection to {self.address} broke: {error.strerror or error}")
+
+    def _look(self, until: float) -> int | None:
+        """What comes before a time, without a sleep; None: nothing has."""
+        room = self._inbox.room()
+        while time.monotonic() < until:
+            try:
+                return self._socket.recv_into(room, 0, socket.MSG_DONTWAIT)
+            except BlockingIOError as error:
+                if error.errno is None:
+                    raise
+                os.sched_yield()  # whoever is to answer may need this processor
+        return None
 
     def _receive(self, deadline: float | None) -> int:
         while True:

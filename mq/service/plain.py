@@ -12,7 +12,7 @@ from functools import lru_cache
 from mq.command import Publish
 from mq.reply import PublishReply, PulledBatch
 from mq.service.edge import Edge
-from wal.varint import varint
+from wal.varint import same_varint, varint
 
 _CHANNEL_TAG = 0x0A  # PublishRequest.channel = 1
 _CONTENT_TAG = 0x12  # PublishRequest.content = 2
@@ -61,22 +61,37 @@ def batch_answer(reply: PublishReply) -> bytes | None:
     """A PublishBatchResponse, likewise."""
     if reply.schedule_id or reply.duplicate or reply.placements:
         return None
-    place, count, time_us = varint(reply.base_offset), varint(reply.count), varint(reply.timestamp_us)
-    told = b"\x10%b\x18%b\x20%b\x28%b" % (place, count, time_us, varint(reply.durable))
+    told = b"\x10%b\x20%b%b" % (
+        varint(reply.base_offset),
+        same_varint(reply.timestamp_us),
+        _kind(reply.count, reply.durable),
+    )
     return b"\x08" + varint(reply.partition) + told if reply.partition else told
 
 
 def pulled(batch: PulledBatch) -> bytes:
     """A PulledBatch up to the messages themselves, which are its last field."""
-    place, count, time_us = varint(batch.base_offset), varint(batch.count), varint(batch.timestamp_us)
-    head = b"\x08%b\x10%b\x18%b\x20%b" % (varint(batch.partition), place, count, time_us)
+    receipt, shape = batch.receipt, _shape(batch.partition, batch.count, batch.delivery_count)
+    head = b"%b\x10%b\x20%b" % (shape, varint(batch.base_offset), same_varint(batch.timestamp_us))
     if batch.offset_deltas:
         deltas = b"".join(map(varint, batch.offset_deltas))
         head += b"\x2a%b%b" % (varint(len(deltas)), deltas)
-    if receipt := batch.receipt:
-        until_us = varint(batch.lease_until_us)
-        head += b"\x32%b%b\x38%b\x40%b" % (varint(len(receipt)), receipt, varint(batch.delivery_count), until_us)
-    return b"%b\x7a%b" % (head, varint(len(batch.batch)))
+    if receipt:
+        head += b"\x40%b\x32%b%b" % (varint(batch.lease_until_us), same_varint(len(receipt)), receipt)
+    return b"%b\x7a%b" % (head, same_varint(len(batch.batch)))
+
+
+@lru_cache(1_024)
+def _shape(partition: int, count: int, delivery_count: int) -> bytes:
+    """What one PulledBatch has in common with many."""
+    shape = b"\x08%b\x18%b" % (varint(partition), varint(count))
+    return b"%b\x38%b" % (shape, varint(delivery_count)) if delivery_count else shape
+
+
+@lru_cache(1_024)
+def _kind(count: int, durable: int) -> bytes:
+    """What one PublishBatchResponse has in common with many."""
+    return b"\x18%b\x28%b" % (varint(count), varint(durable))
 
 
 @lru_cache(1_024)
