@@ -193,6 +193,7 @@ def _lease_plainly(
     batch = partition.buffer.last
     if (
         batch is None
+        or not batch.count
         or batch.base != cursor.next
         or batch.end != partition.visible
         or batch.deltas

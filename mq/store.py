@@ -106,7 +106,6 @@ class Store:
 
         Returns the partitions in which more is visible now.
         """
-        self.synced = synced
         moved: dict[Partition, None] = {}
         unsynced = self._unsynced
         while unsynced and unsynced[0][0].sequence <= synced:
@@ -114,6 +113,7 @@ class Store:
             batch.content()  # joined here, once, rather than in the first pull
             partition.visible = max(partition.visible, batch.end)
             moved[partition] = None
+        self.synced = synced
         self.budget.evict(synced)
         return list(moved)
 

@@ -90,6 +90,7 @@ def test_work_that_others_disturbed_is_done_again_and_the_quietest_try_counts(mo
 
     monkeypatch.setattr(quiet, "settle", lambda: None)
     monkeypatch.setattr(quiet.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(quiet, "CAN_TELL", True)
 
     def tried(*stolen_percents: float) -> dict[str, float]:
         at, stolen, tries = 0.0, 0.0, 0
@@ -101,11 +102,15 @@ def test_work_that_others_disturbed_is_done_again_and_the_quietest_try_counts(mo
             tries += 1
             return {"rate": float(tries)}
 
-        return quiet.undisturbed(work, lambda: quiet.Look(at, 0, stolen))
+        return quiet.undisturbed(lambda: quiet.measured(work, lambda: quiet.Look(at, 0, stolen)))
 
     assert tried(0.5) == {"rate": 1.0, "stolen_percent": pytest.approx(0.5)}
     assert tried(30.0, 0.0)["rate"] == 2.0
     assert tried(30.0, 4.0, 20.0, 9.0) == {"rate": 2.0, "stolen_percent": pytest.approx(4.0)}
+    monkeypatch.setattr(quiet, "CAN_TELL", False)
+    assert tried(30.0) == {"rate": 1.0}
+    assert quiet.together({"a": 1.0}, {"b": 2.0, "stolen_percent": 3.0}) == {"a": 1.0, "b": 2.0, "stolen_percent": 3.0}
+    assert quiet.together({"a": 1.0}, {"b": 2.0}) == {"a": 1.0, "b": 2.0}
 
 
 def test_the_page_says_how_much_others_had_of_the_machine() -> None:

@@ -239,6 +239,16 @@ def test_whose_answers_take_long_sleeps(broker: Broker, name: str, looks: list[b
         assert len(looks) == 2
 
 
+def test_a_look_ends_with_the_time_of_its_call(broker: Broker, name: str, looks: list[bool]) -> None:
+    with awake(broker.port, DEADLINE) as transport:
+        transport._took = 0.0
+        began = time.monotonic()
+        with pytest.raises(TimedOut):
+            transport.call(PULL, waiting_pull(name, positions=[pb.Position(offset=0)]), 0.05)
+        assert time.monotonic() - began < DEADLINE
+        assert looks == [False]
+
+
 def test_nobody_stays_awake_while_others_wait_on_the_connection(broker: Broker, name: str, looks: list[bool]) -> None:
     with awake(broker.port, DEADLINE) as transport:
         transport._took = 0.0

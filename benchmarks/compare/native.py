@@ -16,13 +16,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from .driver import QUEUE
 from .peer_kafka import JARS
 from .peers import PEERS
-from .quiet import Result, together, undisturbed
+from .quiet import Result
 from .run import PATIENCE_SECONDS, PRODUCERS, Scale, alive, clients
 from .server import FSYNC, Server, found
 
@@ -47,13 +46,7 @@ def measure(name: str, durability: str, scale: Scale) -> Result:
     with alive(PEERS[name], durability) as server:
         if count := int(tool.fill * scale.stored) // PRODUCERS:
             clients(server, [{"work": "store", "size": 100, "count": count}] * PRODUCERS)
-        return together(
-            *(undisturbed(partial(_figure, figure, work, server, scale)) for figure, work in tool.works.items())
-        )
-
-
-def _figure(figure: str, work: Work, server: Server, scale: Scale) -> Result:
-    return {figure: work(server, scale)}
+        return {figure: work(server, scale) for figure, work in tool.works.items()}
 
 
 def _output(command: Sequence[str]) -> str:

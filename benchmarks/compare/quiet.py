@@ -20,6 +20,8 @@ QUIET_PERCENT = 15.0  # of all processors
 QUIET_WRITES = 20  # to all disks
 MOST_STOLEN_PERCENT = 1.0  # of all processors; above it a work is done again
 MOST_TRIES = 4
+STOLEN = "stolen_percent"
+CAN_TELL = hasattr(psutil.cpu_times(), "steal")
 
 Result = dict[str, float]
 
@@ -56,22 +58,26 @@ def settle() -> None:
             return
 
 
-def undisturbed(work: Callable[[], Result], look: Callable[[], Look] = Look.now) -> Result:
-    """What the least disturbed try found, with how much others had of the processors meanwhile."""
-    best: Result = {}
-    for _ in range(MOST_TRIES):
-        before = look()
-        found = work()
-        found["stolen_percent"] = before.stolen_percent(look())
-        if not best or found["stolen_percent"] < best["stolen_percent"]:
-            best = found
-        if best["stolen_percent"] <= MOST_STOLEN_PERCENT:
+def measured(work: Callable[[], Result], look: Callable[[], Look] = Look.now) -> Result:
+    """What a work found, with how much others had of the processors meanwhile, where the system tells that."""
+    before = look()
+    found = work()
+    return found | {STOLEN: before.stolen_percent(look())} if CAN_TELL else found
+
+
+def undisturbed(try_: Callable[[], Result]) -> Result:
+    """What the least disturbed of some tries found; each of them is `measured`."""
+    best = try_()
+    for _ in range(MOST_TRIES - 1):
+        if best.get(STOLEN, 0.0) <= MOST_STOLEN_PERCENT:
             break
         settle()
+        best = min(best, try_(), key=lambda found: found[STOLEN])
     return best
 
 
 def together(*found: Result) -> Result:
-    """Of works of one life: everything, and the most that was taken from one of them."""
-    most = max(each["stolen_percent"] for each in found)
-    return {name: value for each in found for name, value in each.items()} | {"stolen_percent": most}
+    """Of works of one round: everything, and the most that was taken from one of them."""
+    stolen = [each[STOLEN] for each in found if STOLEN in each]
+    every = {name: value for each in found for name, value in each.items()}
+    return every | {STOLEN: max(stolen)} if stolen else every

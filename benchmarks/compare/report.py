@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from .quiet import MOST_STOLEN_PERCENT, MOST_TRIES
+from .quiet import MOST_STOLEN_PERCENT, MOST_TRIES, STOLEN
 from .server import CACHE, FSYNC
 
 TITLES = {
@@ -125,22 +125,23 @@ def page(facts: dict[str, Any]) -> str:
 
 def _strangers(facts: dict[str, Any]) -> list[str]:
     """How much the host of this machine gave to others meanwhile."""
-    kinds = [peers for kind in ("runs", "native") for peers in facts[kind].values()]
     stolen = sorted(
-        (round_["stolen_percent"], name)
-        for peers in kinds
+        (found[STOLEN], name)
+        for peers in facts["runs"].values()
         for name, rounds in peers.items()
-        for round_ in rounds
-        if "stolen_percent" in round_
+        for found in rounds
+        if STOLEN in found
     )
     if not stolen:
         return []
     disturbed = [name for percent, name in stolen if percent > MOST_STOLEN_PERCENT]
     return [
-        f"Work during which the host of this machine gave more than {MOST_STOLEN_PERCENT:g} % of its processors to "
-        f"others (steal) was done again, up to {MOST_TRIES} times, and the least disturbed try counts. In "
-        f"{len(stolen) - len(disturbed)} of {len(stolen)} rounds all of it was quiet in the end; the worst "
-        f"had lost {stolen[-1][0]:.1f} % ({stolen[-1][1]}).",
+        f"Work by the Python clients during which the host of this machine gave more than {MOST_STOLEN_PERCENT:g} % of "
+        f"its processors to others (steal) was tried again, {MOST_TRIES} times in all, and the least disturbed try "
+        f"counts; what the tries before had published stays with the broker. Steal is what a machine wanted and did "
+        f"not get, so that work which leaves processors idle suffers less from it. "
+        f"In {len(stolen) - len(disturbed)} of {len(stolen)} rounds all of it was quiet in the end; the worst had lost {stolen[-1][0]:.1f} % "
+        f"({stolen[-1][1]}).",
         "",
     ]
 

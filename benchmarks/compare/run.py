@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .peers import Peer
-from .quiet import Result, settle, together, undisturbed
+from .quiet import Result, measured, settle, together, undisturbed
 from .server import Server
 
 PRODUCERS = 4
@@ -34,9 +34,9 @@ class Scale:
 def measure(peer: Peer, durability: str, scale: Scale) -> Result:
     """Everything once, or again where it was disturbed; a name for each figure."""
     with alive(peer, durability) as server:
-        idle = {"memory_idle": server.memory(), "stolen_percent": 0.0}
+        idle = {"memory_idle": server.memory()}
         lively = [
-            undisturbed(partial(work, server, scale))
+            undisturbed(partial(measured, partial(work, server, scale)))
             for work in (
                 _end_to_end,
                 partial(_publish, name="publish_500x512", size=512, batch=500),
@@ -48,7 +48,7 @@ def measure(peer: Peer, durability: str, scale: Scale) -> Result:
 
     def live_again() -> Result:
         with alive(peer, durability) as server:
-            return _store_and_kill(server, scale)
+            return measured(partial(_store_and_kill, server, scale))
 
     return together(idle, *lively, undisturbed(live_again))
 

@@ -51,7 +51,7 @@ class Client(Admin):
     `address`: like mq://host, grpc://host:50051, several by comma; None takes MQ_SERVER. `timeout`: seconds that a call
     may take, with all its retries. `codec`: turns values into bytes and back, for everything made from this client.
     `busy_poll`: seconds that a thread looks on for its answer before it sleeps, where it is alone on its connection and
-    the answer before came within twice that; 0 where processor time is worth more than a tenth of a millisecond.
+    the answer before came within twice that (over the wire); 0 where processor time is worth more than that.
     Raises Unavailable where no broker answers.
     """
 

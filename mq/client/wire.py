@@ -65,9 +65,9 @@ class WireTransport:
         self._calls: dict[int, _Call] = {}
         self._last_id = 0
         self._used = time.monotonic()
-        self._busy_poll = busy_poll if CAN_LOOK else 0.0
-        self._took = float("inf")  # seconds, the last call
         self._lock = threading.Lock()  # of everything above, and of _failure
+        self._busy_poll = busy_poll if CAN_LOOK else 0.0
+        self._took = float("inf")  # seconds, the last call; of any thread, as near enough
         self._room = threading.Condition(self._lock)
         self._waiting = 0  # for room
         self._sending = threading.Lock()
@@ -81,9 +81,12 @@ class WireTransport:
         now = time.monotonic()
         deadline = None if timeout is None else now + timeout
         call = _Call()
+        awake_until = 0.0
+        if self._took < 2 * self._busy_poll:
+            awake_until = now + (self._busy_poll if timeout is None else min(self._busy_poll, timeout))
         id_ = self._begin(method, request, call, now)
         try:
-            self._wait(call, deadline, now + self._busy_poll if self._took < 2 * self._busy_poll else 0.0)
+            self._wait(call, deadline, awake_until)
         except BaseException:
             self._give_up(id_, call)
             raise

@@ -77,7 +77,9 @@ class WireSocket:
             early, self._early = self._early, []
             return early
         try:
-            size = (self._look(awake_until) if awake_until else None) or self._receive(deadline)
+            size = self._look(awake_until) if awake_until else None
+            if size is None:
+                size = self._receive(deadline)
         except OSError as error:
             raise self._broken(error) from None
         if not size:
