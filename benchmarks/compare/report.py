@@ -140,8 +140,8 @@ def _strangers(facts: dict[str, Any]) -> list[str]:
         f"its processors to others (steal) was tried again, {MOST_TRIES} times in all, and the least disturbed try "
         f"counts; what the tries before had published stays with the broker. Steal is what a machine wanted and did "
         f"not get, so that work which leaves processors idle suffers less from it. "
-        f"In {len(stolen) - len(disturbed)} of {len(stolen)} rounds all of it was quiet in the end; the worst had lost {stolen[-1][0]:.1f} % "
-        f"({stolen[-1][1]}).",
+        f"In {len(stolen) - len(disturbed)} of {len(stolen)} rounds all of it was quiet in the end; the worst had "
+        f"lost {stolen[-1][0]:.1f} % ({stolen[-1][1]}).",
         "",
     ]
 
