@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -249,10 +249,26 @@ def test_a_look_ends_with_the_time_of_its_call(broker: Broker, name: str, looks:
         assert looks == [False]
 
 
-def test_nobody_stays_awake_while_others_wait_on_the_connection(broker: Broker, name: str, looks: list[bool]) -> None:
+def test_nobody_stays_awake_where_another_reads_for_all(broker: Broker, name: str, looks: list[bool]) -> None:
+    def wait() -> None:
+        with suppress(Unavailable):  # when it is closed
+            transport.call(PULL, waiting_pull(broker.create()), DEADLINE)
+
+    with awake(broker.port, DEADLINE) as transport:
+        reader = threading.Thread(target=wait)
+        reader.start()
+        broker.wait_until(lambda: any(each._connection.long_polls for each in broker.door.connections))
+        broker.wait_until(transport._reading.locked)
+        transport._took = 0.0
+        transport.call(PUBLISH, publish(name))
+        assert looks == []
+    reader.join(DEADLINE)
+
+
+def test_who_reads_for_others_too_sleeps(broker: Broker, name: str, looks: list[bool]) -> None:
     with awake(broker.port, DEADLINE) as transport:
         transport._took = 0.0
-        transport.send(PUBLISH, publish(name), lambda answer: None)  # from here on there is a thread that reads
+        transport._calls[1 << 31] = sync_wire._Call()  # somebody else's, which is not answered yet
         transport.call(PUBLISH, publish(name))
         assert looks == []
 
