@@ -83,8 +83,10 @@ class Story:
             self.settle(*step)
         elif step[0] == "restart":
             self.hand = self.hand.crash()
-        elif step[0] == "holes":
-            self.note_holes()
+        elif step[0] == "holes":  # as compaction leaves a record
+            self.note(2, [0, 3], batch("h", "i"))
+        elif step[0] == "empty":  # as nobody writes it
+            self.note(0, [], b"")
         elif step[0] in ("damaged", "unreadable"):  # as a reading of the log finds it
             partition = self.hand.state.channels["a"].partitions[0]
             getattr(partition, step[0]).add(partition.next_offset, partition.next_offset + 1)
@@ -113,14 +115,14 @@ class Story:
             command = {"ack": Ack, "nack": Nack}[how]
             self.asked.append(self.hand.send(command("a", GROUP, member, receipts(reply))))
 
-    def note_holes(self) -> None:
-        """A record as compaction leaves it: some messages of a batch are gone."""
+    def note(self, count: int, deltas: list[int], content: bytes) -> None:
+        """A record that no publish makes."""
         channel = self.hand.state.channels["a"]
         base, now = channel.partitions[0].next_offset, self.hand.clock.us
-        record = Published(channel_id=channel.channel_id, base_offset=base, count=2, offset_deltas=[0, 3])
-        record.parts.add(base_offset=base, count=2, timestamp_us=now)
+        record = Published(channel_id=channel.channel_id, base_offset=base, count=count, offset_deltas=deltas)
+        record.parts.add(base_offset=base, count=count, timestamp_us=now)
         record.min_timestamp_us = record.max_timestamp_us = now
-        record.batch = batch("h", "i")
+        record.batch = content
         self.hand.loop.call_soon(self.hand.broker.owner.note, record)
         self.hand.spin()
 
@@ -177,6 +179,7 @@ def durably(*steps: Any) -> list:
 @example(durably(TWO, PULL, ("release", 0), TWO, PULL), 1, 0)
 @example(durably(TWO, PULL, ("ack last", 0), ("restart", 0), PULL), 1, 0)
 @example(durably(("damaged", 0), TWO, PULL), 1, 0)
+@example(durably(("empty", 0), PULL), 1, 0)
 @given(
     st.lists(steps, min_size=6, max_size=30), st.sampled_from([1, 1, 2]), st.sampled_from([0, 0, GroupSettings.ORDERED])
 )

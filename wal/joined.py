@@ -46,7 +46,7 @@ class Joined:
             oldest, youngest = same_varint(min(times)), same_varint(max(times))
         place = _place(self.channel_id, self.partition)
         base, count = number(b"\x18", self.base_offset), same_varint(self.end_offset - self.base_offset)
-        ttl = number(b"\x40", self.ttl_ms) if self.ttl_ms else b""
+        ttl = number(b"\x40", self.ttl_ms)
         return b"%b%b\x20%b%b\x30%b\x38%b%b" % (place, base, count, told, oldest, youngest, ttl)
 
 
