@@ -36,6 +36,7 @@ NEVER_US = -SHARED_TIME_US  # before every time that something may share
 HAND_OVER_SECONDS = 300e-6  # what a change to the log's thread and back costs a group, in time and in disorder
 MOST_PATIENCE_SECONDS = 500e-6
 GROUPS_IN_FLIGHT = 2  # one being synced and one behind it: more would only make smaller groups
+QUIET_SECONDS = 0.01  # without a sync, then the log notes how far it is durable
 WAITING_BYTES = 64 << 10  # a turn that leaves less waits for the group under way, where that is over soon
 
 
@@ -131,6 +132,7 @@ class CommitQueue:
         self._open: dict[int, dict[int, OpenRecord]] = {}  # by channel and partition
         self._needs_sync = False
         self._is_flush_planned = False
+        self._is_rest_planned = False
         self._in_flight: deque[tuple[int, int]] = deque()  # groups not yet synced: last sequence, bytes
         self._pace: deque[tuple[int, bool]] = deque()  # groups not yet done: last sequence, whether done means synced
         self._waiting: Waiting = deque()
@@ -254,7 +256,7 @@ class CommitQueue:
         due = self._pace[-1][0]
         if self._log.synced >= due:
             self._tell_synced()
-            self._loop.call_soon(self._rest)
+            self._rest_when_quiet()
             self._vigil.begin()
         elif self._log.written >= due:
             self._on_marks(self._log.written, self._log.synced)
@@ -276,7 +278,23 @@ class CommitQueue:
             self._burn_before(due)
         if self._log.synced > before:
             self._tell_synced()
-            self._loop.call_soon(self._rest)  # once more, for the watermark
+            self._rest_when_quiet()  # once more, for the watermark
+
+    def _rest_when_quiet(self) -> None:
+        """Nobody waits for the watermark, and the frames of the next sync vouch for this one: it waits for a silence.
+
+        On some file systems a sync of one file writes what was noted of its neighbours, too.
+        """
+        if not self._is_rest_planned:
+            self._is_rest_planned = True
+            self._loop.call_later(QUIET_SECONDS, self._rest_if_quiet, self._log.synced)
+
+    def _rest_if_quiet(self, before: int) -> None:
+        self._is_rest_planned = False
+        if self._log.synced > before:
+            self._rest_when_quiet()
+        else:
+            self._rest()
 
     def _burn_before(self, due: int) -> None:
         """Answers that were made ready for a sync which did not come never leave."""

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -348,8 +349,27 @@ def test_while_more_comes_its_frames_vouch_for_what_is_durable_and_the_watermark
     hand.spin()
     hand.spin()
     assert not left, "not all came"
+    assert rests == []
+    wait_until(lambda: hand.spin() or not hand.log._writer.has_news)
     assert rests == [hand.log.last_sequence]
+
+
+def test_the_watermark_waits_for_a_silence(hand: EarlyBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[Callable[[], None]] = []
+    wait_until(lambda: hand.spin() or not hand.broker.owner.queue._is_rest_planned)  # what was before
+    monkeypatch.setattr(hand.loop, "call_later", lambda _, call, *how: planned.append(partial(call, *how)))
+    hand.send(publish("a", "x"))
+    for _ in range(3):
+        hand.send(publish("a", "y"))
+        (look,) = planned
+        planned.clear()
+        look()
+        assert hand.log._writer.has_news, "something came meanwhile"
+    (look,) = planned
+    planned.clear()
+    look()
     assert not hand.log._writer.has_news
+    assert not planned
 
 
 # ---------------------------------------------------------------- on the wire

@@ -188,7 +188,8 @@ def test_who_reads_and_gives_up_leaves_the_reading_to_the_others(
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each look at a socket instead of a sleep: whether it saw something."""
+    """For each look at a socket instead of a sleep: whether it saw something. Processors are not shared."""
+    monkeypatch.setattr(wire_socket, "YIELD_SECONDS", DEADLINE)
     seen: list[bool] = []
     look = WireSocket._look
 
@@ -247,6 +248,19 @@ def test_a_look_ends_with_the_time_of_its_call(broker: Broker, name: str, looks:
             transport.call(PULL, waiting_pull(name, positions=[pb.Position(offset=0)]), 0.05)
         assert time.monotonic() - began < DEADLINE
         assert looks == [False]
+
+
+def test_whose_processor_is_needed_sleeps(
+    broker: Broker, name: str, looks: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = pb.PullRequest(channel=name, max_wait_ms=100, positions=[pb.Position(offset=0)]).SerializeToString()
+    with awake(broker.port, DEADLINE) as transport:
+        transport._took = 0.0
+        transport.call(PULL, waiting)
+        monkeypatch.setattr(wire_socket, "YIELD_SECONDS", 0.0)  # it never comes back that soon
+        transport._took = 0.0
+        transport.call(PULL, waiting)
+        assert looks == [True, False]
 
 
 def test_nobody_stays_awake_where_another_reads_for_all(broker: Broker, name: str, looks: list[bool]) -> None:

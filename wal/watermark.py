@@ -1,9 +1,9 @@
 """The watermark: how far the log is known to be durable, kept beside it.
 
-Two slots of one sector each, written in turn, so that a torn write of one leaves the other. A slot follows each sync
-that no later frame vouches for. The file itself is synced only when a segment is rotated and at a clean stop: it then
-outlives a kill of the process at once, and a power cut up to the last rotation. It only ever claims what was already
-synced, so an old value is a weaker claim, never a wrong one.
+Two slots of one sector each, written in turn, so that a torn write of one leaves the other. A slot follows a sync
+soon, where no later frame vouches for it by then. The file itself is synced only when a segment is rotated and at a
+clean stop: it then outlives a kill of the process at once, and a power cut up to the last rotation. It only ever claims
+what was already synced, so an old value is a weaker claim, never a wrong one.
 
 A slot: magic (4), clean (4), counter (8), sequence (8), first sequence (8) and generation (4) of the segment, log
 uuid (16), bytes (8), CRC32C of these (4); the rest of the sector is zero. The valid slot with the

@@ -23,6 +23,7 @@ CONNECT_SECONDS = 5.0
 STUCK_SECONDS = 20  # a server that takes nothing for so long is as good as gone
 READ_SECONDS = 5  # then a read that waits looks at its deadline
 LARGE_BYTES = 32 << 10  # from here on a copy costs more than a second call
+YIELD_SECONDS = 15e-6  # who waits longer to get his processor back has lent it to somebody
 
 CAN_LOOK = hasattr(socket, "MSG_DONTWAIT") and hasattr(os, "sched_yield")
 _MORE = getattr(socket, "MSG_MORE", 0)  # Linux: it leaves together with what is sent next
@@ -96,15 +97,23 @@ class WireSocket:
         return Unavailable(f"the connection to {self.address} broke: {error.strerror or error}")
 
     def _look(self, until: float) -> int | None:
-        """What comes before a time, without a sleep; None: nothing has."""
+        """What comes before a time, without a sleep; None: nothing has, or whoever is to answer shares our processor.
+
+        Then to look on would be in the way: when the disk is done with what the other one waits for, he finds his
+        processor taken, and is moved to one that sleeps.
+        """
         room = self._inbox.room()
-        while time.monotonic() < until:
+        now = time.monotonic()
+        while now < until:
             try:
                 return self._socket.recv_into(room, 0, socket.MSG_DONTWAIT)
             except BlockingIOError as error:
                 if error.errno is None:
                     raise
                 os.sched_yield()  # whoever is to answer may need this processor
+                before, now = now, time.monotonic()
+                if now - before > YIELD_SECONDS:
+                    return None
         return None
 
     def _receive(self, deadline: float | None) -> int:
