@@ -105,15 +105,15 @@ class WireSocket:
         room = self._inbox.room()
         now = time.monotonic()
         while now < until:
+            os.sched_yield()  # first: no answer comes in less time than a request takes to arrive
+            before, now = now, time.monotonic()
+            if now - before > YIELD_SECONDS:
+                return None
             try:
                 return self._socket.recv_into(room, 0, socket.MSG_DONTWAIT)
             except BlockingIOError as error:
                 if error.errno is None:
                     raise
-                os.sched_yield()  # whoever is to answer may need this processor
-                before, now = now, time.monotonic()
-                if now - before > YIELD_SECONDS:
-                    return None
         return None
 
     def _receive(self, deadline: float | None) -> int:
