@@ -345,9 +345,24 @@ class CommitQueue:
         return self._log.append(kept, sync=sync, essential=True)
 
     def _make_ready(self) -> None:
-        """The group is written and the disk works: do now what else would have to be done when it is durable."""
-        last, post, waiting = self.last, self.post, self._waiting
+        """The group is written and the disk works: do now what else would have to be done when it is durable.
+
+        Messages that can be delivered go first, and then the disk is most likely done: who published is answered when
+        they have left.
+        """
+        last, waiting = self.last, self._waiting
+        before = len(waiting)
         self._try("pulls could not be decided", self.on_written, last)
+        if len(waiting) == before:
+            self._make_ready_up_to(last)
+            return
+        put_off = [waiting.popleft() for _ in range(before)]
+        self._make_ready_up_to(last)
+        waiting.extendleft(reversed(put_off))
+
+    def _make_ready_up_to(self, last: int) -> None:
+        """Write the answers that come next, as long as they may be `Early`."""
+        post, waiting = self.post, self._waiting
         while waiting and post is not None:
             sequence, done, reply = waiting[0]
             if sequence > last or type(done) is not Early:

@@ -16,7 +16,7 @@ from mq.cursor import Cursor
 from mq.decision import Decision
 from mq.errors import DataLoss, InvalidArgument, LeaseLost, OffsetOutOfRange
 from mq.group import UNLIMITED, Group, Member
-from mq.lease import Lease, make_receipt
+from mq.lease import Lease
 from mq.reply import PulledBatch, PullReply
 from mq.state import State
 from wal.pb.wal_pb2 import Acked, Expired
@@ -217,12 +217,11 @@ def _put_out(
     state: State, group: Group, member: Member, partition: int, start: int, end: int, count: int, now: int
 ) -> Lease:
     """Lease a stretch; the cursor is told by the caller."""
-    number = next(state.numbers)
-    lease = Lease(make_receipt(state.secret, number), member.name, partition, start, end, count)
+    lease = Lease(state.receipts.take(), member.name, partition, start, end, count)
     lease.since_us = now
     lease.until_us = now + group.ack_wait_us
     group.grant(lease, member)
-    heappush(state.alarms, (lease.until_us, number, group, lease))
+    heappush(state.alarms, (lease.until_us, next(state.numbers), group, lease))
     return lease
 
 

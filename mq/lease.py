@@ -8,6 +8,8 @@ from hashlib import blake2b
 
 from mq.ranges import RangeSet
 
+RECEIPT_BYTES = 16
+
 _NOTHING = RangeSet()  # one for all leases that are over: from what they hold, something is only ever taken
 
 
@@ -79,6 +81,23 @@ class Lease:
         return start, end
 
 
-def make_receipt(secret: bytes, number: int) -> bytes:
-    """Unguessable without the secret, which is new with each start of the broker; unique by the number."""
-    return blake2b(number.to_bytes(8, "big"), key=secret, digest_size=16).digest()
+class Receipts:
+    """Unguessable without the secret, which is new with each start of the broker; no two are the same.
+
+    One hash gives four, so that only every fourth delivery waits for one.
+    """
+
+    __slots__ = ("_made", "_ready", "_secret")
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._made = 0
+        self._ready: list[bytes] = []
+
+    def take(self) -> bytes:
+        ready = self._ready
+        if not ready:
+            self._made += 1
+            digest = blake2b(self._made.to_bytes(8, "big"), key=self._secret).digest()
+            ready += [digest[at : at + RECEIPT_BYTES] for at in range(0, len(digest), RECEIPT_BYTES)]
+        return ready.pop()

@@ -16,7 +16,7 @@ from mq.buffer import Budget
 from mq.channel import Channel, Fetched, Partition
 from mq.errors import ChannelNotFound
 from mq.group import Group
-from mq.lease import Lease
+from mq.lease import Lease, Receipts
 from mq.limits import Limits
 from mq.producer import Producers
 from mq.timetable import Timetable
@@ -40,7 +40,7 @@ class Store:
     def __init__(self, limits: Limits, secret: bytes) -> None:
         """`secret` is random and new with each start: receipts are made from it."""
         self.limits = limits
-        self.secret = secret
+        self.receipts = Receipts(secret)
         self.start_id = (int.from_bytes(secret[:5], "big") | 1) << 20  # generations of this start count on from here
         self.channels: dict[str, Channel] = {}
         self.channels_by_id: dict[int, Channel] = {}
@@ -57,7 +57,7 @@ class Store:
         self.crowded: dict[int, None] = {}  # limited channels in which something happened: they may hold too much now
         self.aging: list[tuple[int, int]] = []  # heap of (due_us, channel_id): the oldest messages come of age
         self.alarms: list[tuple[int, int, Group, Lease | None]] = []  # heap: a lease ends, or a retry is due
-        self.numbers = count(1)  # of leases and alarms
+        self.numbers = count(1)  # of alarms
         self._unsynced: deque[tuple[Batch, Partition]] = deque()
         self._fetched: OrderedDict[Fetched, Partition] = OrderedDict()
         self._fetched_bytes = 0

@@ -28,7 +28,7 @@ def _rest(value: int) -> bytes:
     return bytes(out)
 
 
-same_varint = lru_cache(_REMEMBERED)(varint)
+same_varint = lru_cache(64)(varint)  # few, so that what is given up for a new time is still in the processor's cache
 """The same for numbers that are likely to be asked for again: a publish's time is written in several places."""
 
 

@@ -187,8 +187,8 @@ def _method(facts: dict[str, Any]) -> list[str]:
         "time is from just before the publish to when the consumer has it, after 3 s of the same work. RabbitMQ has "
         "quorum queues in both classes, and syncs in both: a classic queue takes batches more slowly here, but is "
         "quicker end to end and after a kill. mq hands out only what is synced, also where its answer to the publisher "
-        "did not wait for that, because an offset that somebody has seen is never used again: so its way end to end has "
-        "a sync in it in both classes, which that of NATS, Redis and Kafka has not in the second.",
+        "did not wait for that, because an offset that somebody has seen is never used again: so its way end to end "
+        "has a sync in it in both classes, which that of NATS, Redis and Kafka has not in the second.",
         "",
         "The consumer's rate is taken from its first batch on, so that nobody's way into a group counts; the first "
         "message is in the row of the kill. There the consumer's process has loaded its client before the kill, and "
