@@ -36,7 +36,7 @@ NEVER_US = -SHARED_TIME_US  # before every time that something may share
 HAND_OVER_SECONDS = 300e-6  # what a change to the log's thread and back costs a group, in time and in disorder
 MOST_PATIENCE_SECONDS = 500e-6
 GROUPS_IN_FLIGHT = 2  # one being synced and one behind it: more would only make smaller groups
-QUIET_SECONDS = 0.05  # without a sync, then the log notes how far it is durable
+QUIET_SECONDS = 0.01  # without a sync, then the log notes how far it is durable
 WAITING_BYTES = 64 << 10  # a turn that leaves less waits for the group under way, where that is over soon
 
 

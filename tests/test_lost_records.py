@@ -12,6 +12,7 @@ from damage import Place
 from handbroker import HandBroker, all_stopped, batch, contents, durable, new_secret, offsets, publish
 from hypothesis import given
 from hypothesis import strategies as st
+from process import wait_until
 
 from mq import snapshot
 from mq.batch import OVERHEAD_BYTES
@@ -74,6 +75,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             hand.broker.rotate()
         for name in "ab":
             ask(hand, publish(name, *ALL[start : start + TOGETHER]))
+    # where nothing comes any more the last record is vouched for soon: before that, it might never have been whole
+    wait_until(lambda: hand.spin() or not hand.log._writer.has_news)
     killed = directory.parent / "killed"
     shutil.copytree(directory, killed)
     hand.stop()
