@@ -353,7 +353,7 @@ class CommitQueue:
         last, waiting = self.last, self._waiting
         before = len(waiting)
         self._try("pulls could not be decided", self.on_written, last)
-        if len(waiting) == before:
+        if len(waiting) <= before:
             self._make_ready_up_to(last)
             return
         put_off = [waiting.popleft() for _ in range(before)]
