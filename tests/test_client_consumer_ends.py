@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -211,6 +212,58 @@ def test_an_answer_that_cant_be_read_ends_a_loop(
                 pool.submit(next, iter(consumer)).result(DEADLINE)
         client.publish(channel, b"next")
         assert pool.submit(next, iter(consumer)).result(DEADLINE).content == b"next"
+
+
+def unreached(*_: object, **__: object) -> None:
+    raise mq.Unavailable("nobody is there")
+
+
+def test_a_seek_that_fails_keeps_nothing_that_nobody_will_be_handed(
+    client: mq.Client, channel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, channel, 3)
+    client.create_group(channel, "g", ack_wait_ms=500, backoff_ms=[1])
+    with client.consumer(channel, "g") as consumer:
+        first = next(iter(consumer))
+        assert consumer.held == 3
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer, "_leave", unreached)
+            with pytest.raises(mq.Unavailable):
+                consumer.seek("latest")
+        assert consumer.held == 1
+        first.ack()
+        messages = iter(consumer)
+        assert [next(messages).text() for _ in range(2)] == ["1", "2"]
+
+
+def test_a_seek_of_a_task_that_fails_keeps_nothing_that_nobody_will_be_handed(
+    address: str, client: mq.Client, channel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, channel, 3)
+    client.create_group(channel, "g", ack_wait_ms=500, backoff_ms=[1])
+
+    async def scenario(tasks: mq.AsyncClient) -> None:
+        async with await tasks.consumer(channel, "g") as consumer:
+            first = await anext(aiter(consumer))
+            assert consumer.held == 3
+            with monkeypatch.context() as patch:
+                patch.setattr(consumer, "_leave", unreached)
+                with pytest.raises(mq.Unavailable):
+                    await consumer.seek("latest")
+            assert consumer.held == 1
+            await first.ack()
+            messages = aiter(consumer)
+            assert [(await anext(messages)).text() for _ in range(2)] == ["1", "2"]
+
+    run(address, scenario)
+
+
+def test_who_seeks_misses_no_ack_of_what_he_was_not_handed(client: mq.Client, channel: str) -> None:
+    fill(client, channel, 3)
+    with client.consumer(channel, "g") as consumer:
+        next(iter(consumer)).ack()
+        consumer.seek("latest")
+        assert (consumer.held, consumer.lost) == (0, 0)
 
 
 # ---------------------------------------------------------------- what a request can't hold
@@ -440,6 +493,29 @@ def test_a_close_whose_end_is_cancelled_can_be_called_again(
             assert (await other.fetch(3, DEADLINE / 2)).contents() == [b"1", b"2"]
 
     run(address, scenario)
+
+
+def test_all_steps_of_a_close_share_its_timeout(
+    client: mq.Client, channel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = client.consumer(channel, "g")
+    now, given = [100.0], []
+
+    def takes(seconds: float) -> Callable[[float | None], None]:
+        def step(timeout: float | None = None) -> None:
+            given.append(timeout)
+            now[0] += seconds
+
+        return step
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mq.client.consumer.time", SimpleNamespace(monotonic=lambda: now[0]))
+        patch.setattr(consumer._ahead, "end", takes(0.5))
+        patch.setattr(consumer._keeper, "close", takes(1.25))
+        patch.setattr(consumer, "_leave", takes(0))
+        consumer.close(2.0)
+    assert given == [2.0, 1.5, 0.25]
+    consumer._keeper.close()
 
 
 def test_a_close_that_is_interrupted_gives_everything_back(client: mq.Client, channel: str) -> None:

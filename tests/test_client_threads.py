@@ -291,6 +291,54 @@ def test_who_stands_in_line_waits_no_longer_than_he_said_and_shares_no_request_w
     assert sorted(slow.limits)[1] > 5.0
 
 
+# ---------------------------------------------------------------- connecting
+
+
+NOBODY = [Address("mq", name, 1) for name in ("a", "b")]
+
+
+def test_who_has_to_connect_first_takes_no_longer_for_it_than_he_may() -> None:
+    tried: list[tuple[str, float]] = []
+
+    def refuse(address: Address, timeout: float) -> Slow:
+        tried.append((address.host, timeout))
+        raise mq.Unavailable("nobody is there")
+
+    connection = Connection(NOBODY, timeout=DEADLINE, connect_timeout=5.0, connect=refuse)
+    with pytest.raises(mq.Unavailable, match="nobody is there; nobody is there"):
+        connection.call("m", b"", timeout=0.5)
+    assert [host for host, _ in tried[:2]] == ["a", "b"]
+    assert max(seconds for _, seconds in tried) <= 0.5
+    tried.clear()
+    with pytest.raises(mq.Unavailable):
+        connection.call("m", b"", timeout=0.0)
+    assert [seconds for _, seconds in tried] == [0.05]  # one try of one address: the next begins with the other
+    tried.clear()
+    with pytest.raises(mq.Unavailable):
+        connection.transport()
+    assert [seconds for _, seconds in tried] == [5.0, 5.0]
+
+
+def test_who_waits_for_another_that_connects_waits_no_longer_than_he_may() -> None:
+    slow, connecting, goes_on = Slow(), threading.Event(), threading.Event()
+    slow.open.set()
+
+    def connect(address: Address, timeout: float) -> Slow:
+        connecting.set()
+        assert goes_on.wait(DEADLINE)
+        return slow
+
+    connection = Connection(NOBODY[:1], timeout=DEADLINE, connect=connect)
+    lane, outcomes = Lane(connection, "c", PublishOptions()), []
+    patient = in_background(outcomes, lane, None)
+    assert connecting.wait(DEADLINE)
+    with pytest.raises(mq.TimedOut, match="still connecting: nothing was sent"):
+        connection.call("m", b"", timeout=0.05)
+    goes_on.set()
+    patient.join(DEADLINE)
+    assert [type(each) for each in outcomes] == [mq.Published]
+
+
 def test_to_wake_somebody_twice_harms_nobody() -> None:
     call = _Call()
     call.ready = threading.Lock()

@@ -417,6 +417,30 @@ def test_a_request_that_is_too_large_does_not_leave(transport: WireTransport, na
     assert transport.call(PUBLISH, publish(name), DEADLINE)
 
 
+def test_who_finds_the_window_full_waits_no_longer_than_he_may() -> None:
+    done = threading.Event()
+    with listening() as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(WELCOME)
+                assert done.wait(DEADLINE)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        transport = WireTransport("127.0.0.1", server.getsockname()[1])
+        for _ in range(2):
+            with pytest.raises(TimedOut, match="did not answer in time"):
+                transport.call(PUBLISH, b"", 0.01)
+        with pytest.raises(TimedOut, match="left 2 requests without an answer"):
+            transport.call(PUBLISH, b"", 0.01)
+        transport.close()
+        done.set()
+        thread.join(DEADLINE)
+
+
 def test_the_window_holds_sends_back() -> None:
     """The server takes two at a time: the third is sent when one was answered."""
     with listening() as server:

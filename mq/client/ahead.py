@@ -7,7 +7,8 @@ wants the next message pulls it himself: to be woken by another thread takes a w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from mq.client.connection import Connection
@@ -86,6 +87,14 @@ class Ahead:
         self._room.release()
         if self._thread is not None:
             self._thread.join(timeout)
+
+    def left(self) -> Iterator[Pulled]:
+        """After the end: the answers that nobody took."""
+        with suppress(Empty):
+            while True:
+                answer = self._answers.get_nowait()
+                if isinstance(answer, tuple):
+                    yield answer[0]
 
     # ------------------------------------------------------------ the thread
 

@@ -315,12 +315,17 @@ class AsyncConsumer:
         return pulled
 
     async def _stop_fetching(self) -> None:
-        """End the pulls that wait; what was pulled and not handed out is forgotten here."""
+        """End the pulls that wait, and forget what was pulled and not handed out: nobody extends its leases now."""
         fetcher, self._fetcher = self._fetcher, None
         ended: list[asyncio.Task[Any]] = [*self._pulls, *([fetcher] if fetcher else [])]
         for task in ended:
             task.cancel()
         await asyncio.gather(*ended, return_exceptions=True)
+        forgotten = self._waiting.deliveries()
+        for arrived in self._arrived:
+            forgotten += arrived.deliveries if isinstance(arrived, Pulled) else []
+        for each in forgotten:
+            self._keeper.take((each, each.given, each.count))
         self._arrived.clear()
         self._room = asyncio.Semaphore(PREFETCH)
         self._waiting.clear()

@@ -18,6 +18,7 @@ from mq.client.transport import TimedOut, Transport, same
 from mq.errors import MqError, ResourceExhausted, Unavailable
 
 CONNECT_SECONDS = 5.0
+SHORTEST_CONNECT_SECONDS = 0.05  # also for who has no time left: a broker that is there answers in less
 BUSY_POLL_SECONDS = 200e-6  # that a lone caller looks on before it sleeps, where answers come within twice that
 ATTEMPT_SECONDS = 10.0  # without an answer for so long, a connection is given up and the request sent on a new one
 Connect = Callable[[Address, float], Transport]
@@ -98,7 +99,7 @@ class Connection:
             transport = self._transport
             try:
                 if transport is None:
-                    transport = self.transport()
+                    transport = self.transport(end)
                     now = time.monotonic()
                 if self._is_cut:
                     raise Unavailable("the client was closed")
@@ -121,25 +122,30 @@ class Connection:
                 raise Unavailable("the client was closed")
             now = time.monotonic()
 
-    def transport(self) -> Transport:
+    def transport(self, end: float = float("inf")) -> Transport:
         """A transport that worked when it was last used. Raises Unavailable after one try of each address, its own or
-        another's.
+        another's, that may take until `end`.
         """
         transport = self._transport
         if transport is not None and self._pid == os.getpid():
             return transport
         self.check_usable()
         failures = self._failures
-        with self._connecting:
+        seconds = end - time.monotonic()
+        if not self._connecting.acquire(timeout=max(0.0, seconds) if seconds < threading.TIMEOUT_MAX else -1):
+            raise TimedOut("another thread was still connecting: nothing was sent")
+        try:
             if self._transport is not None:
                 return self._transport
             if self._failure is not None and self._failures != failures:  # it failed while this one waited for it
                 raise same(self._failure)
-            transport = self._reach()
+            transport = self._reach(end)
             with self._lock:
                 if not self._closed.is_set():
                     self._transport = transport
                     return transport
+        finally:
+            self._connecting.release()
         transport.close()
         raise Unavailable("the client was closed")
 
@@ -214,35 +220,41 @@ class Connection:
         if isinstance(error, TimedOut) or (isinstance(error, Unavailable) and is_over):
             self.discard(transport)
 
-    def _reach(self) -> Transport:
+    def _reach(self, end: float) -> Transport:
         try:
-            return self._reach_any()
+            return self._reach_any(end)
         except MqError as error:
             self._failure, self._failures = same(error), self._failures + 1
             raise
 
-    def _reach_any(self) -> Transport:
+    def _reach_any(self, end: float) -> Transport:
         failures: list[str] = []
         for _ in self._addresses:
             address = self._addresses[self._turn]
             try:
-                return self._reach_one(address)
+                return self._reach_one(address, end)
             except Unavailable as error:
                 failures.append(str(error))
                 self._turn = (self._turn + 1) % len(self._addresses)
+            if time.monotonic() >= end:
+                break  # the next call begins with the next address
         raise Unavailable("; ".join(failures))
 
-    def _reach_one(self, address: Address) -> Transport:
+    def _reach_one(self, address: Address, end: float) -> Transport:
         try:
-            return self._connect(address, self._connect_timeout)
+            return self._connect(address, self._patience(end))
         except Unavailable as error:
             fallback = address.fallback
             if fallback is None:
                 raise
             try:
-                transport = self._connect(fallback, self._connect_timeout)
+                transport = self._connect(fallback, self._patience(end))
             except Unavailable:
                 raise error from None
         warnings.warn(f"{address} does not answer: using {fallback}, which is slower", RuntimeWarning, stacklevel=2)
         self._addresses[self._turn] = fallback
         return transport
+
+    def _patience(self, end: float) -> float:
+        """Seconds that one try to connect may take."""
+        return max(SHORTEST_CONNECT_SECONDS, min(self._connect_timeout, end - time.monotonic()))

@@ -223,22 +223,23 @@ class Consumer:
         return self._keeper.lost
 
     def close(self, timeout: float | None = None) -> None:
-        """Send the acks, give back what is not acked, leave the group. Idempotent."""
+        """Send the acks, give back what is not acked, leave the group, all within the timeout. Idempotent."""
         if self._is_closed or self._pid != os.getpid():
             return
+        end = None if timeout is None else time.monotonic() + timeout
         self._is_closed = True
         unclosed.closed(self)
         self.stop()
         try:
-            self._stop_pulling(timeout)
+            self._stop_pulling(_left(end))
             self._own.close()
             self.stop()  # once more: whoever waits in an iteration still has to hear of it
         finally:  # also where a signal's handler raises: nobody else would end what keeps the leases
             try:
-                self._keeper.close(timeout)
+                self._keeper.close(_left(end))
             finally:
                 with contextlib.suppress(MqError):
-                    self._leave(timeout)
+                    self._leave(_left(end))
 
     def __enter__(self) -> Consumer:
         return self
@@ -326,8 +327,7 @@ class Consumer:
 
     def _enter(self, own: Connection, pulled: Pulled) -> None:
         if own is not self._own:
-            # Another thread seeks: these are from where the group was, and are given back.
-            self._keeper.take([(each, 0, each.count) for each in pulled.deliveries])
+            self._forget(pulled.deliveries)  # another thread seeks: these are from where the group was
             return
         try:
             if pulled.assigned != self._assigned:
@@ -336,8 +336,7 @@ class Consumer:
         finally:
             self._waiting.add(pulled.deliveries)  # also where a callback raises: they are leased, and kept
             if own is not self._own:  # a seek came meanwhile, perhaps from a callback
-                self._keeper.take([(each, 0, each.count) for each in pulled.deliveries])
-                self._waiting.clear()
+                self._forget_waiting()
 
     # ------------------------------------------------------------ pulling
 
@@ -355,13 +354,25 @@ class Consumer:
         )  # fmt: skip
 
     def _stop_pulling(self, timeout: float | None = None) -> None:
-        """End the pull that waits; what was pulled and not handed out is forgotten here."""
+        """End the pull that waits, and forget what was pulled and not handed out."""
         own, self._own = self._own, self._own.another()
         ahead, self._ahead = self._ahead, self._pulling_ahead()
         own.close()
         ahead.wake()
         ahead.end(timeout)
+        for pulled in ahead.left():
+            self._forget(pulled.deliveries)
+        self._forget_waiting()
+
+    def _forget_waiting(self) -> None:
+        self._forget(self._waiting.deliveries())
         self._waiting.clear()
+
+    def _forget(self, deliveries: Sequence[Delivery]) -> None:
+        """Of these nothing more is handed out. The broker is to be told, or else their leases run out: nobody extends
+        them, and nobody's ack is missed.
+        """
+        self._keeper.take([(each, each.given, each.count) for each in deliveries])
 
     def _pull(self, own: Connection, count: int, wait: float, timeout: float, once: bool = False) -> Pulled:
         pull = self._as.pull
@@ -397,3 +408,8 @@ class Consumer:
             raise Unavailable("this consumer was made before a fork: make a new one in the child")
         if self._is_closed:
             raise Unavailable("the consumer is closed")
+
+
+def _left(end: float | None) -> float | None:
+    """Seconds until then; None: as long as it takes."""
+    return None if end is None else max(0.0, end - time.monotonic())

@@ -118,12 +118,13 @@ class Keeper:
 
     def close(self, timeout: float | None = None) -> None:
         """Send what waits, and stop. Idempotent."""
+        begin = time.monotonic()
         with self._lock:
             self._is_closing = True
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout if timeout is not None else self._connection.timeout)
-        self.flush(timeout)
+        self.flush(None if timeout is None else begin + timeout - time.monotonic())
 
     # ------------------------------------------------------------ the thread
 

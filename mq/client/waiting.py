@@ -1,4 +1,4 @@
-"""What a consumer has pulled and not handed out yet, in order. Pure: no I/O, no locks.
+"""What a consumer has pulled and not handed out yet, in order. Pure: no I/O, no locks; others may look at any time.
 
 A delivery stays here until its last message is handed out, and knows how many were. So whoever stops in the middle of
 one, by leaving a loop, by a pause or by fetching fewer, leaves the rest for the next who asks.
@@ -44,10 +44,10 @@ class Waiting:
 
     def deliveries(self) -> list[Delivery]:
         """Those of which something waits."""
-        return [each for each in self._deliveries if each.given < each.count and not each.is_lost]
+        return [each for each in self._deliveries.copy() if each.given < each.count and not each.is_lost]
 
     def clear(self) -> None:
         """Nothing of this is handed out any more, also by a loop that is in the middle of a delivery."""
-        for delivery in self._deliveries:
+        for delivery in self._deliveries.copy():
             delivery.given = delivery.count
         self._deliveries.clear()

@@ -84,7 +84,7 @@ class WireTransport:
         awake_until = 0.0
         if self._took < 2 * self._busy_poll:
             awake_until = now + (self._busy_poll if timeout is None else min(self._busy_poll, timeout))
-        id_ = self._begin(method, request, call, now)
+        id_ = self._begin(method, request, call, now, deadline)
         try:
             self._wait(call, deadline, awake_until)
         except BaseException:
@@ -139,7 +139,7 @@ class WireTransport:
 
     # ------------------------------------------------------------ out
 
-    def _begin(self, method: str, request: bytes, call: _Call, now: float) -> int:
+    def _begin(self, method: str, request: bytes, call: _Call, now: float, deadline: float | None = None) -> int:
         if self._pid != os.getpid():
             raise Unavailable("this client was made before a fork: make a new one in the child")
         code = wire.METHODS[method]
@@ -152,7 +152,9 @@ class WireTransport:
             while len(self._calls) >= self._window and self._failure is None:
                 self._waiting += 1
                 try:
-                    self._room.wait()
+                    is_told = self._room.wait(None if deadline is None else deadline - time.monotonic())
+                    if not is_told and len(self._calls) >= self._window:
+                        raise TimedOut(f"{self._socket.address} left {self._window} requests without an answer")
                 finally:
                     self._waiting -= 1
             if self._failure is not None:
