@@ -17,6 +17,7 @@ from functools import partial
 from typing import Protocol
 
 from mq.command import OS
+from mq.company import Company
 from mq.errors import MqError, ResourceExhausted
 from mq.limits import Limits
 from mq.reply import Reply
@@ -141,6 +142,7 @@ class CommitQueue:
         self._has_failed = False
         self._vigil = Vigil(self._loop.call_soon, time.monotonic, max(SECONDS, limits.busy_poll_seconds))
         self._leisure = Leisure(self._vigil)
+        self._company = Company(time.monotonic)
         self._written = self._synced = log.synced  # the marks that were heard of last
         self.post: Post | None = None  # without one nothing is told early
         self.on_written: Callable[[int], None] = lambda sequence: None  # all up to it will be durable, or nothing more
@@ -244,10 +246,15 @@ class CommitQueue:
 
     def _flush_planned(self) -> None:
         """The turn is over. With nothing under way, the log may make a small group durable here and now."""
-        self._is_flush_planned = False
         patience = self._leisure.patience()
+        is_brief = self._bytes < WAITING_BYTES and self._log.likely_seconds <= patience
+        can_wait = is_brief and self._needs_sync and not self._pace
+        self._is_flush_planned = can_wait and not self._company.is_complete(len(self._waiting))
+        if self._is_flush_planned:
+            self._loop.call_soon(self._flush_planned)  # those who come until then need no sync of their own
+            return
         if self._pace:
-            if self._bytes < WAITING_BYTES and self._log.likely_seconds <= patience:
+            if is_brief:
                 return  # what is under way is over soon, and then this can be done here
             patience = 0.0
         self.flush(patience)
@@ -258,6 +265,7 @@ class CommitQueue:
             self._tell_synced()
             self._rest_when_quiet()
             self._vigil.begin()
+            self._company.answered()
         elif self._log.written >= due:
             self._on_marks(self._log.written, self._log.synced)
             self._vigil.begin(self._rest)  # nobody waits for the sync but who pulls

@@ -34,6 +34,7 @@ from mq.command import (
     Start,
 )
 from mq.commitqueue import CommitQueue, Done, Early, Leisure
+from mq.company import Company
 from mq.errors import MqError
 from mq.limits import Limits
 from mq.vigil import Vigil
@@ -94,6 +95,7 @@ class DiskBroker(HandBroker):
         self.broker.send_by(self._post)
         queue = self.broker.owner.queue
         queue._leisure = Moody(queue._vigil, rng)
+        queue._company = Company(clock.monotonic)
         self.loop.set_exception_handler(lambda loop, context: None)  # reads of a machine that is off
 
     def done(self, asked: Asked) -> Done:

@@ -42,7 +42,7 @@ LAYERS = [
     {"mq.buffer", "mq.channel", "mq.group"},
     {"mq.snapshot", "mq.draft", "mq.store"},
     {"mq.state"},
-    {"mq.decision", "mq.vigil"},
+    {"mq.decision", "mq.vigil", "mq.company"},
     {"mq.publication", "mq.delivery", "mq.deadletter", "mq.settlement", "mq.transaction", "mq.description", "mq.admin"},
     {"mq.retention", "mq.horizon", "mq.rules", "mq.judge", "mq.redrive"},
     {"mq.deciders"},
