@@ -234,6 +234,23 @@ def test_whether_the_thread_goes_on_is_decided_once() -> None:
     ahead.end(DEADLINE)
 
 
+def test_who_waits_for_an_answer_is_woken_also_where_another_thread_takes_what_is_left() -> None:
+    """A seek, or a close, may be quicker to look for answers that nobody took than the one who waits for them."""
+
+    def pull(_: Any) -> Pulled:
+        raise mq.Unavailable("over")
+
+    own = SimpleNamespace(can_be_cut=False, reconnects=0)
+    ahead = Ahead(cast(Connection, own), pull, lambda: None, batch_size=10, interval=0)
+    ahead.wake()
+    ahead.end(DEADLINE)
+    assert ahead.left() == []
+    waits = threading.Thread(target=ahead.take, args=(None,), daemon=True)
+    waits.start()
+    waits.join(DEADLINE)
+    assert not waits.is_alive()
+
+
 def test_a_connection_that_breaks_while_somebody_pulls_for_himself_is_made_anew(
     tmp_path: Path, pulls: list[str]
 ) -> None:

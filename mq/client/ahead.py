@@ -7,7 +7,7 @@ wants the next message pulls it himself: to be woken by another thread takes a w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -88,13 +88,16 @@ class Ahead:
         if self._thread is not None:
             self._thread.join(timeout)
 
-    def left(self) -> Iterator[Pulled]:
+    def left(self) -> list[Pulled]:
         """After the end: the answers that nobody took."""
+        left: list[Pulled] = []
         with suppress(Empty):
             while True:
                 answer = self._answers.get_nowait()
                 if isinstance(answer, tuple):
-                    yield answer[0]
+                    left.append(answer[0])
+        self.wake()  # once more: what was to wake whoever still waits may have been taken here
+        return left
 
     # ------------------------------------------------------------ the thread
 
