@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mq.command import OS, CreateChannel
 from mq.commitqueue import Leisure
-from mq.company import FRESH_SECONDS, LOOKS, Company
+from mq.company import FRESH_SECONDS, LONGEST_SECONDS, LOOKS, Company
 from wal import FileLog, Options
 
 __all__ = ["all_stopped"]
@@ -60,8 +60,16 @@ def test_those_who_never_come_again_are_forgotten() -> None:
     loop = Loop()
     loop.group(4)
     waited = [loop.group(1) for _ in range(100)]
-    assert sum(map(bool, waited)) == 30  # a tenth of a request for each group
+    assert sum(map(bool, waited)) == 30  # about a tenth of a request for each group
     assert waited[50:] == [0] * 50
+
+
+def test_a_burst_of_many_is_forgotten_before_long() -> None:
+    loop = Loop()
+    loop.group(10_000)
+    waited = [loop.group(1) for _ in range(400)]
+    assert 100 < sum(map(bool, waited)) < 400
+    assert waited[-1] == 0
 
 
 def test_who_comes_long_after_the_last_answers_does_not_wait() -> None:
@@ -71,13 +79,22 @@ def test_who_comes_long_after_the_last_answers_does_not_wait() -> None:
     assert loop.group(1) == 0
 
 
-def test_a_wait_that_has_begun_ends_by_its_turns_alone() -> None:
+def test_a_wait_that_has_begun_goes_on_where_the_last_answers_are_long_ago_by_then() -> None:
+    loop = Loop()
+    loop.group(2)
+    loop.now += 0.9 * FRESH_SECONDS
+    assert not loop.company.is_complete(1)
+    loop.now += 0.9 * LONGEST_SECONDS
+    assert not loop.company.is_complete(1)
+    assert loop.company.is_complete(2)
+
+
+def test_a_wait_ends_where_the_turns_of_the_loop_are_long() -> None:
     loop = Loop()
     loop.group(2)
     assert not loop.company.is_complete(1)
-    loop.now += 1.1 * FRESH_SECONDS
-    assert not loop.company.is_complete(1)
-    assert loop.company.is_complete(2)
+    loop.now += 1.1 * LONGEST_SECONDS
+    assert loop.company.is_complete(1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 1_000), st.floats(0, 2 * FRESH_SECONDS)), max_size=50))
