@@ -236,6 +236,88 @@ def test_a_seek_that_fails_keeps_nothing_that_nobody_will_be_handed(
         assert [next(messages).text() for _ in range(2)] == ["1", "2"]
 
 
+def test_order_is_kept_through_a_seek_that_fails(
+    client: mq.Client, channel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, channel, 3)
+    with client.consumer(channel, "g", ordered=True) as consumer:
+        assert next(iter(consumer)).text() == "0"
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer._keeper, "flush", unreached)
+            with pytest.raises(mq.Unavailable):
+                consumer.seek("latest")
+        client.publish(channel, b"3")
+        messages = iter(consumer)
+        assert [next(messages).text() for _ in range(4)] == ["0", "1", "2", "3"]
+
+
+def test_order_is_kept_through_a_seek_of_a_task_that_fails(
+    address: str, client: mq.Client, channel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        client.publish(channel, b"%d" % number)
+
+    async def scenario(tasks: mq.AsyncClient) -> None:
+        async with await tasks.consumer(channel, "g", ordered=True, batch_size=1) as consumer:
+            assert (await anext(aiter(consumer))).text() == "0"
+            await asyncio.to_thread(wait_until, lambda: consumer.held >= 3)
+            await asyncio.sleep(0.05)  # no pull is under way: what was pulled ahead waits for its turn
+            with monkeypatch.context() as patch:
+                patch.setattr(consumer._keeper, "flush", unreached)
+                with pytest.raises(mq.Unavailable):
+                    await consumer.seek("latest")
+            messages = aiter(consumer)
+            assert [(await anext(messages)).text() for _ in range(6)] == ["0", "1", "2", "3", "4", "5"]
+
+    run(address, scenario)
+
+
+def test_what_comes_in_the_moment_of_a_seek_is_not_kept(
+    client: mq.Client, channel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, channel, 3)
+    with client.consumer(channel, "g") as consumer:
+        add = consumer._waiting.add
+
+        def crossed(deliveries: list[Delivery]) -> None:
+            """Another thread's seek forgets what waits: it has looked before this came, and clears after it."""
+            own, consumer._own = consumer._own, consumer._own.another()
+            consumer._ahead = consumer._pulling_ahead()
+            own.close()
+            add(deliveries)
+            consumer._waiting.clear()
+
+        monkeypatch.setattr(consumer._waiting, "add", crossed)
+        assert len(consumer.fetch(3)) == 0
+        assert consumer.held == 0
+
+
+def test_a_seek_that_is_interrupted_keeps_nothing_that_nobody_will_be_handed(client: mq.Client, channel: str) -> None:
+    fill(client, channel, 3)
+    with client.consumer(channel, "g") as consumer:
+        next(iter(consumer))
+
+        def interrupted(timeout: float | None) -> None:
+            raise KeyboardInterrupt
+
+        consumer._ahead.end = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            consumer.seek("latest")
+        assert consumer.held == 1
+
+
+def test_a_leave_has_time_for_an_answer_also_where_a_close_has_used_it_up(
+    client: mq.Client, channel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = client.consumer(channel, "g")
+    given: list[float] = []
+    monkeypatch.setattr(consumer._shared, "call", lambda method, request, timeout: given.append(timeout))
+    consumer._leave(0.0)
+    assert given == [0.1]  # else the connection, which others use, would be given up for its silence
+    monkeypatch.undo()
+    consumer.close()
+
+
 def test_a_seek_of_a_task_that_fails_keeps_nothing_that_nobody_will_be_handed(
     address: str, client: mq.Client, channel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

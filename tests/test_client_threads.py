@@ -2,10 +2,13 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -135,6 +138,48 @@ def test_a_flush_that_gives_up_leaves_what_waits_to_the_next(client: mq.Client) 
         keeper.flush(DEADLINE)
         assert gate.asked == ["mq.MQService/Ack", "mq.MQService/Nack"]
         keeper.close(DEADLINE)
+
+
+def test_who_is_interrupted_in_line_keeps_nobody_from_sending(client: mq.Client) -> None:
+    gate = Gate()
+    keeper = Keeper(gate, "c", "g", "m", 60.0)  # type: ignore[arg-type]
+    client.publish("c", b"1")
+    with client.consumer("c", "g") as consumer:
+        delivery = consumer.fetch(1, timeout=DEADLINE)[0]._delivery
+        keeper.hold([delivery], "s")
+        keeper.ack([(delivery, 0, 1)])
+        wait_until(lambda: gate.asked == ["mq.MQService/Ack"])
+        with alarm(KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            keeper.flush()
+        gate.open.set()
+        keeper.flush(DEADLINE)
+        keeper.close(DEADLINE)
+
+
+def test_all_requests_of_a_flush_share_its_time(client: mq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+    keeper = Keeper(gate, "c", "g", "m", 60.0)  # type: ignore[arg-type]
+    given: list[float] = []
+
+    def slowly(method: str, request: bytes, timeout: float) -> bytes:
+        given.append(timeout)
+        threading.Event().wait(0.1)
+        return b""
+
+    monkeypatch.setattr(gate, "call", slowly)
+    for number in range(3):
+        client.publish("c", b"%d" % number)
+    with client.consumer("c", "g", batch_size=1) as consumer:
+        deliveries = [consumer.fetch(1, timeout=DEADLINE)[0]._delivery for _ in range(3)]
+        with monkeypatch.context() as patch:
+            patch.setattr(keeper, "_thread", threading.current_thread())  # nobody else sends
+            keeper.hold(deliveries, "s")
+        for delay, delivery in enumerate(deliveries):
+            keeper.nack([(delivery, 0, 1)], delay)  # a request for each
+        keeper.flush(1.0)
+    assert [round(seconds, 1) for seconds in given][:1] == [1.0]
+    assert given == sorted(given, reverse=True)
+    assert given[2] <= given[0] - 0.2
 
 
 def test_a_consumer_keeps_the_client_that_it_needs(client: mq.Client) -> None:
@@ -297,46 +342,121 @@ def test_who_stands_in_line_waits_no_longer_than_he_said_and_shares_no_request_w
 NOBODY = [Address("mq", name, 1) for name in ("a", "b")]
 
 
+class Broker:
+    """In the place of what there is to connect to: lets those in who are there when it is opened."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = [*failures]
+        self.open = threading.Event()
+        self.tried: list[tuple[str, float]] = []
+        self.transport = Slow()
+        self.transport.open.set()
+
+    def connect(self, address: Address, timeout: float) -> Slow:
+        self.tried.append((address.scheme, timeout))
+        if not self.open.wait(timeout):
+            raise mq.Unavailable("it does not greet")
+        if self.failures:
+            raise self.failures.pop(0)
+        return self.transport
+
+    def connection(self, addresses: Sequence[Address] = NOBODY[:1]) -> Connection:
+        return Connection(addresses, timeout=DEADLINE, connect_timeout=5.0, connect=self.connect)
+
+
+@contextmanager
+def alarm(kind: type[BaseException]) -> Iterator[None]:
+    """Soon a signal comes, whose handler raises."""
+
+    def cry(*_: object) -> None:
+        raise kind("enough")
+
+    before = signal.signal(signal.SIGALRM, cry)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_who_has_to_connect_first_takes_no_longer_for_it_than_he_may() -> None:
-    tried: list[tuple[str, float]] = []
-
-    def refuse(address: Address, timeout: float) -> Slow:
-        tried.append((address.host, timeout))
-        raise mq.Unavailable("nobody is there")
-
-    connection = Connection(NOBODY, timeout=DEADLINE, connect_timeout=5.0, connect=refuse)
-    with pytest.raises(mq.Unavailable, match="nobody is there; nobody is there"):
-        connection.call("m", b"", timeout=0.5)
-    assert [host for host, _ in tried[:2]] == ["a", "b"]
-    assert max(seconds for _, seconds in tried) <= 0.5
-    tried.clear()
-    with pytest.raises(mq.Unavailable):
-        connection.call("m", b"", timeout=0.0)
-    assert [seconds for _, seconds in tried] == [0.05]  # one try of one address: the next begins with the other
-    tried.clear()
-    with pytest.raises(mq.Unavailable):
-        connection.transport()
-    assert [seconds for _, seconds in tried] == [5.0, 5.0]
+    broker = Broker()
+    connection = broker.connection()
+    for _ in range(3):
+        with pytest.raises(mq.TimedOut, match="no time to connect: nothing was sent"):
+            connection.call("m", b"", timeout=0.05)
+    assert broker.tried == [("mq", 5.0)]  # one try, which has all the time that it needs
+    broker.open.set()
+    assert connection.call("m", b"", timeout=DEADLINE) == b""
+    assert connection.call("m", b"", timeout=0.001) == b""
+    assert len(broker.tried) == 1
 
 
-def test_who_waits_for_another_that_connects_waits_no_longer_than_he_may() -> None:
-    slow, connecting, goes_on = Slow(), threading.Event(), threading.Event()
-    slow.open.set()
+def test_each_address_is_tried_once() -> None:
+    broker = Broker(mq.Unavailable("nobody is there"), mq.Unavailable("nor here"))
+    broker.open.set()
+    with pytest.raises(mq.Unavailable, match="nobody is there; nor here"):
+        broker.connection(NOBODY).transport()
+    assert [seconds for _, seconds in broker.tried] == [5.0, 5.0]
 
-    def connect(address: Address, timeout: float) -> Slow:
-        connecting.set()
-        assert goes_on.wait(DEADLINE)
-        return slow
 
-    connection = Connection(NOBODY[:1], timeout=DEADLINE, connect=connect)
-    lane, outcomes = Lane(connection, "c", PublishOptions()), []
+def test_the_hasty_do_not_spoil_it_for_the_patient() -> None:
+    broker = Broker()
+    connection, outcomes = broker.connection(), list[Any]()
+    lane = Lane(connection, "c", PublishOptions())
+    hasty = in_background(outcomes, lane, 0.2)
+    wait_until(lambda: bool(broker.tried))
     patient = in_background(outcomes, lane, None)
-    assert connecting.wait(DEADLINE)
-    with pytest.raises(mq.TimedOut, match="still connecting: nothing was sent"):
-        connection.call("m", b"", timeout=0.05)
-    goes_on.set()
+    hasty.join(DEADLINE)
+    broker.open.set()
     patient.join(DEADLINE)
-    assert [type(each) for each in outcomes] == [mq.Published]
+    assert [type(each) for each in outcomes] == [mq.TimedOut, mq.Published]
+    assert len(broker.tried) == 1
+
+
+def test_the_hasty_move_nobody_to_another_protocol() -> None:
+    broker = Broker()
+    connection = broker.connection([Address("mq", "a", 1, is_default=True)])
+    with pytest.raises(mq.TimedOut):
+        connection.call("m", b"", timeout=0.02)
+    broker.open.set()
+    assert connection.call("m", b"", timeout=DEADLINE) == b""
+    assert [scheme for scheme, _ in broker.tried] == ["mq"]
+
+
+def test_a_mistake_in_a_try_is_told_and_the_next_call_tries_again() -> None:
+    broker = Broker(ZeroDivisionError("a mistake"))
+    broker.open.set()
+    connection = broker.connection()
+    with pytest.raises(ZeroDivisionError, match="a mistake"):
+        connection.call("m", b"")
+    assert connection.call("m", b"") == b""
+
+
+def test_who_is_interrupted_while_it_connects_keeps_nobody_from_it() -> None:
+    broker = Broker()
+    connection = broker.connection()
+    with alarm(KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        connection.call("m", b"")
+    broker.open.set()
+    assert connection.call("m", b"", timeout=DEADLINE) == b""
+
+
+def test_a_client_that_is_closed_while_it_connects_leaves_no_connection_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = Broker()
+    is_closed = threading.Event()
+    monkeypatch.setattr(broker.transport, "close", is_closed.set)
+    connection, outcomes = broker.connection(), list[Any]()
+    waiting = in_background(outcomes, Lane(connection, "c", PublishOptions()), None)
+    wait_until(lambda: bool(broker.tried))
+    connection.close()
+    broker.open.set()
+    waiting.join(DEADLINE)
+    assert [type(each) for each in outcomes] == [mq.Unavailable]
+    assert is_closed.wait(DEADLINE)
 
 
 def test_to_wake_somebody_twice_harms_nobody() -> None:

@@ -136,6 +136,9 @@ class AsyncConsumer:
             await self._keeper.flush()
             await self._leave()
             await self._shared.call("mq.MQService/Seek", request.SerializeToString())
+        except BaseException:
+            self._as.pull.lost(self._as.pull.turn)  # what is forgotten here is still leased: where order counts,
+            raise  # the next pull gives it back first
         finally:
             self._seeks -= 1
             self._news.set()

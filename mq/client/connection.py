@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 from mq.client.address import Address
 from mq.client.backoff import Backoff
@@ -18,7 +19,6 @@ from mq.client.transport import TimedOut, Transport, same
 from mq.errors import MqError, ResourceExhausted, Unavailable
 
 CONNECT_SECONDS = 5.0
-SHORTEST_CONNECT_SECONDS = 0.05  # also for who has no time left: a broker that is there answers in less
 BUSY_POLL_SECONDS = 200e-6  # that a lone caller looks on before it sleeps, where answers come within twice that
 ATTEMPT_SECONDS = 10.0  # without an answer for so long, a connection is given up and the request sent on a new one
 Connect = Callable[[Address, float], Transport]
@@ -49,14 +49,12 @@ class Connection:
     ) -> None:
         self.timeout = timeout
         self._addresses = list(addresses)
-        self._failure: MqError | None = None  # of the last try to connect
-        self._failures = 0
         self._connect = connect
         self._connect_timeout = connect_timeout
         self._attempt_seconds = attempt_seconds
         self._pid = os.getpid()
-        self._connecting = threading.Lock()
-        self._lock = threading.Lock()  # of _transport and the fact that it is closed
+        self._lock = threading.Lock()  # of _transport, of _attempt and the fact that it is closed
+        self._attempt: Future[Transport] | None = None  # a try to connect that is under way
         self._closed = threading.Event()
         self._transport: Transport | None = None
         self._is_cut = False
@@ -124,30 +122,27 @@ class Connection:
 
     def transport(self, end: float = float("inf")) -> Transport:
         """A transport that worked when it was last used. Raises Unavailable after one try of each address, its own or
-        another's, that may take until `end`.
+        another's, and TimedOut where that takes longer than until `end`.
+
+        A thread of its own tries, for as long as it takes: whoever has little time leaves it to those who come after
+        him, and does not spoil it for those who wait with him.
         """
         transport = self._transport
         if transport is not None and self._pid == os.getpid():
             return transport
         self.check_usable()
-        failures = self._failures
-        seconds = end - time.monotonic()
-        if not self._connecting.acquire(timeout=max(0.0, seconds) if seconds < threading.TIMEOUT_MAX else -1):
-            raise TimedOut("another thread was still connecting: nothing was sent")
-        try:
+        with self._lock:
             if self._transport is not None:
                 return self._transport
-            if self._failure is not None and self._failures != failures:  # it failed while this one waited for it
-                raise same(self._failure)
-            transport = self._reach(end)
-            with self._lock:
-                if not self._closed.is_set():
-                    self._transport = transport
-                    return transport
-        finally:
-            self._connecting.release()
-        transport.close()
-        raise Unavailable("the client was closed")
+            attempt = self._attempt or self._begin_attempt()
+        seconds = end - time.monotonic()
+        try:
+            error = attempt.exception(max(0.0, seconds) if seconds < threading.TIMEOUT_MAX else None)
+        except TimeoutError:
+            raise TimedOut("there was no time to connect: nothing was sent") from None
+        if error is not None:
+            raise same(error) if isinstance(error, MqError) else error
+        return attempt.result()
 
     @property
     def start_id(self) -> str:
@@ -220,41 +215,53 @@ class Connection:
         if isinstance(error, TimedOut) or (isinstance(error, Unavailable) and is_over):
             self.discard(transport)
 
-    def _reach(self, end: float) -> Transport:
-        try:
-            return self._reach_any(end)
-        except MqError as error:
-            self._failure, self._failures = same(error), self._failures + 1
-            raise
+    def _begin_attempt(self) -> Future[Transport]:
+        """Try to connect; with the lock."""
+        attempt: Future[Transport] = Future()
+        threading.Thread(target=self._try, args=(attempt,), name="mq-connect", daemon=True).start()
+        self._attempt = attempt
+        return attempt
 
-    def _reach_any(self, end: float) -> Transport:
+    def _try(self, attempt: Future[Transport]) -> None:
+        try:
+            transport = self._reach()
+        except BaseException as error:
+            with self._lock:
+                self._attempt = None
+            attempt.set_exception(error)
+            return
+        with self._lock:
+            self._attempt = None
+            is_closed = self._closed.is_set()
+            self._transport = None if is_closed else transport
+        if is_closed:
+            transport.close()
+            attempt.set_exception(Unavailable("the client was closed"))
+        else:
+            attempt.set_result(transport)
+
+    def _reach(self) -> Transport:
         failures: list[str] = []
         for _ in self._addresses:
             address = self._addresses[self._turn]
             try:
-                return self._reach_one(address, end)
+                return self._reach_one(address)
             except Unavailable as error:
                 failures.append(str(error))
                 self._turn = (self._turn + 1) % len(self._addresses)
-            if time.monotonic() >= end:
-                break  # the next call begins with the next address
         raise Unavailable("; ".join(failures))
 
-    def _reach_one(self, address: Address, end: float) -> Transport:
+    def _reach_one(self, address: Address) -> Transport:
         try:
-            return self._connect(address, self._patience(end))
+            return self._connect(address, self._connect_timeout)
         except Unavailable as error:
             fallback = address.fallback
             if fallback is None:
                 raise
             try:
-                transport = self._connect(fallback, self._patience(end))
+                transport = self._connect(fallback, self._connect_timeout)
             except Unavailable:
                 raise error from None
         warnings.warn(f"{address} does not answer: using {fallback}, which is slower", RuntimeWarning, stacklevel=2)
         self._addresses[self._turn] = fallback
         return transport
-
-    def _patience(self, end: float) -> float:
-        """Seconds that one try to connect may take."""
-        return max(SHORTEST_CONNECT_SECONDS, min(self._connect_timeout, end - time.monotonic()))

@@ -18,7 +18,7 @@ from mq.client import unclosed
 from mq.client.ahead import Ahead
 from mq.client.batch import Batch, parts_of
 from mq.client.connection import Connection
-from mq.client.keeper import Keeper
+from mq.client.keeper import SHORTEST_SECONDS, Keeper
 from mq.client.message import Delivery, Message
 from mq.client.position import Start, start_of
 from mq.client.pulling import LEAVE, LONGEST_WAIT_SECONDS, PULL, Membership, Pulled
@@ -185,6 +185,9 @@ class Consumer:
             self._keeper.flush()
             self._leave()
             self._shared.call("mq.MQService/Seek", request.SerializeToString())
+        except BaseException:
+            self._as.pull.lost(self._as.pull.turn)  # what is forgotten here is still leased: where order counts,
+            raise  # the next pull gives it back first
         finally:
             self._is_seeking = False
             self._wakeups.put(None)
@@ -336,6 +339,7 @@ class Consumer:
         finally:
             self._waiting.add(pulled.deliveries)  # also where a callback raises: they are leased, and kept
             if own is not self._own:  # a seek came meanwhile, perhaps from a callback
+                self._keeper.take([(each, 0, each.count) for each in pulled.deliveries])  # it may have passed them over
                 self._forget_waiting()
 
     # ------------------------------------------------------------ pulling
@@ -359,10 +363,12 @@ class Consumer:
         ahead, self._ahead = self._ahead, self._pulling_ahead()
         own.close()
         ahead.wake()
-        ahead.end(timeout)
-        for pulled in ahead.left():
-            self._forget(pulled.deliveries)
-        self._forget_waiting()
+        try:
+            ahead.end(timeout)
+        finally:  # also where a signal's handler raises
+            for pulled in ahead.left():
+                self._forget(pulled.deliveries)
+            self._forget_waiting()
 
     def _forget_waiting(self) -> None:
         self._forget(self._waiting.deliveries())
@@ -401,6 +407,7 @@ class Consumer:
             self._keeper.check(self._waiting.deliveries())
 
     def _leave(self, timeout: float | None = None) -> None:
+        timeout = None if timeout is None else max(SHORTEST_SECONDS, timeout)
         self._shared.call(LEAVE, self._as.pull.leave(), timeout=timeout)
 
     def _check_usable(self) -> None:

@@ -20,6 +20,7 @@ from mq.errors import GroupNotFound, LeaseLost, MqError
 log = logging.getLogger("mq")
 
 ACK_SECONDS = 0.05
+SHORTEST_SECONDS = 0.1  # for one request, also where all the time is used up: else its connection would be given up
 GIVEN_BACK = "mq: all that was held of %s was given back; %d messages of it that were out are delivered again"
 
 
@@ -37,7 +38,7 @@ class Keeper:
         self._unsent: list[Settlement] = []  # taken from the book, and not answered yet
         self._thread: threading.Thread | None = None
         self._is_closing = False
-        self._sending = threading.Lock()  # of what is unsent: each settlement is sent by one thread, and once
+        self._sender: object = None  # who sends what is unsent: each settlement is sent by one thread, and once
         self._ack_by = 0.0  # 0: nothing waits
         self._extend_at = float("inf")
         self.lost = 0  # messages whose lease was gone when they were acked
@@ -101,7 +102,7 @@ class Keeper:
         with self._lock:
             extensions = self._book.extensions(deliveries) if deliveries else []
         for each in extensions:
-            self._settle(each)
+            self._settle(each, None)
         return [delivery for delivery in deliveries if not delivery.is_lost]
 
     def lose_all(self) -> None:
@@ -114,7 +115,7 @@ class Keeper:
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what waits, and wait for the answer. Raises the error of what could not be sent."""
-        self._send_all(max(0.1, self._connection.timeout if timeout is None else timeout))
+        self._send_all(max(SHORTEST_SECONDS, self._connection.timeout if timeout is None else timeout))
 
     def close(self, timeout: float | None = None) -> None:
         """Send what waits, and stop. Idempotent."""
@@ -157,7 +158,7 @@ class Keeper:
     def _is_due(self) -> bool:
         return self._is_closing or self._book.is_urgent or 0 < self._ack_by <= time.monotonic()
 
-    def _extend_all(self) -> None:
+    def _extend_all(self, end: float | None = None) -> None:
         """Where it is time."""
         if time.monotonic() < self._extend_at:
             return
@@ -165,37 +166,45 @@ class Keeper:
             self._extend_at = time.monotonic() + self._extend_seconds
             extensions = self._book.extensions()
         for each in extensions:
-            self._settle(each)
+            self._settle(each, end)
 
     def _send_all(self, timeout: float | None) -> None:
-        begin = time.monotonic()
-        if not self._sending.acquire(timeout=-1 if timeout is None else timeout):
-            raise TimedOut("other acks are still on their way")
+        end = None if timeout is None else time.monotonic() + timeout
+        me = object()
         try:
-            with self._lock:
-                self._unsent += self._book.take_all()
-                self._ack_by = 0.0
-            if timeout is not None:
-                timeout = max(0.1, begin + timeout - time.monotonic())
+            self._take_turn(me, end)
             while self._unsent:
-                self._settle(self._unsent[0], timeout)
+                self._settle(self._unsent[0], end)
                 self._unsent.pop(0)
-                self._extend_all()  # many refused acks must not cost the leases of what came since
-        finally:
+                self._extend_all(end)  # many refused acks must not cost the leases of what came since
+        finally:  # also where a signal's handler raises, at whatever step: nothing would ever be sent again
             with self._lock:
-                if self._unsent:
-                    self._ack_by = time.monotonic() + ACK_SECONDS
-                self._changed.notify_all()
-            self._sending.release()
+                if self._sender is me:
+                    self._sender = None
+                    if self._unsent:
+                        self._ack_by = time.monotonic() + ACK_SECONDS
+                    self._changed.notify_all()
 
-    def _settle(self, settlement: Settlement, timeout: float | None = None) -> None:
-        """Make one request. Raises MqError where it may succeed later."""
+    def _take_turn(self, me: object, end: float | None) -> None:
+        """Wait until nobody else sends. What waits in the book is for this one then, with what was left unsent."""
+        with self._lock:
+            while self._sender is not None:
+                is_told = self._changed.wait(None if end is None else end - time.monotonic())
+                if not is_told and self._sender is not None:
+                    raise TimedOut("other acks are still on their way")
+            self._sender = me
+            self._unsent += self._book.take_all()
+            self._ack_by = 0.0
+
+    def _settle(self, settlement: Settlement, end: float | None) -> None:
+        """Make one request, until a time. Raises MqError where it may succeed later."""
         try:
             request = settlement.request(*self._place)
         except Exception:  # it never can be made: what waits behind it goes out nevertheless
             log.exception("mq: %s of %s can't be sent", settlement.act, self._place[0])
             self._lose(settlement)
             return
+        timeout = None if end is None else max(SHORTEST_SECONDS, end - time.monotonic())
         try:
             self._connection.call(f"mq.MQService/{settlement.act}", request, timeout=timeout)
         except LeaseLost:
@@ -205,7 +214,7 @@ class Keeper:
                 self._lose(new)
             elif new.receipts:
                 for each in [new] if old.receipts else new.halves():
-                    self._settle(each, timeout)
+                    self._settle(each, end)
         except MqError as error:
             if error.retryable:
                 raise

@@ -21,7 +21,7 @@ class Waiting:
 
     def __len__(self) -> int:
         """Messages."""
-        return sum(each.count - each.given for each in self._deliveries if not each.is_lost)
+        return sum(each.count - each.given for each in self._deliveries.copy() if not each.is_lost)
 
     def first(self) -> Delivery | None:
         """The delivery to hand out of. One whose lease is gone is passed over."""
