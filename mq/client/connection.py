@@ -134,6 +134,7 @@ class Connection:
         with self._lock:
             if self._transport is not None:
                 return self._transport
+            self.check_usable()  # once more: nobody ends an attempt that begins after the close
             attempt = self._attempt or self._begin_attempt()
         seconds = end - time.monotonic()
         try:
@@ -202,6 +203,9 @@ class Connection:
         with self._lock:
             self._closed.set()
             transport = self._transport
+            attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            attempt.set_exception(Unavailable("the client was closed"))
         if transport is not None:
             transport.close()
 
@@ -226,19 +230,21 @@ class Connection:
         try:
             transport = self._reach()
         except BaseException as error:
-            with self._lock:
-                self._attempt = None
-            attempt.set_exception(error)
+            if self._end_attempt(attempt, None):
+                attempt.set_exception(error)
             return
-        with self._lock:
-            self._attempt = None
-            is_closed = self._closed.is_set()
-            self._transport = None if is_closed else transport
-        if is_closed:
-            transport.close()
-            attempt.set_exception(Unavailable("the client was closed"))
-        else:
+        if self._end_attempt(attempt, transport):
             attempt.set_result(transport)
+        else:
+            transport.close()
+
+    def _end_attempt(self, attempt: Future[Transport], transport: Transport | None) -> bool:
+        """False: this was closed meanwhile, and whoever waited has heard of it."""
+        with self._lock:
+            if self._attempt is not attempt:
+                return False
+            self._attempt, self._transport = None, transport
+            return True
 
     def _reach(self) -> Transport:
         failures: list[str] = []
