@@ -20,7 +20,7 @@ from mq.client.address import Address
 from mq.client.connection import Connection
 from mq.client.keeper import Keeper
 from mq.client.options import PublishOptions
-from mq.client.publisher import Lane
+from mq.client.publisher import Lane, _Entry
 from mq.client.value import message_of
 from mq.client.wire import _Call, _wake
 from mq.pb import mq_pb2 as pb
@@ -180,6 +180,54 @@ def test_all_requests_of_a_flush_share_its_time(client: mq.Client, monkeypatch: 
     assert [round(seconds, 1) for seconds in given][:1] == [1.0]
     assert given == sorted(given, reverse=True)
     assert given[2] <= given[0] - 0.2
+
+
+def test_an_act_that_fails_again_and_again_costs_no_leases(client: mq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+    asked: list[str] = []
+
+    def refuse(method: str, request: bytes, timeout: float | None = None) -> bytes:
+        asked.append(method)
+        if method == "mq.MQService/Reject":
+            raise mq.ResourceExhausted("not now")
+        return b""
+
+    monkeypatch.setattr(gate, "call", refuse)
+    monkeypatch.setattr(gate, "pause", threading.Event().wait)
+    keeper = Keeper(gate, "c", "g", "m", 0.01)  # type: ignore[arg-type]
+    client.publish("c", b"1")
+    client.publish("c", b"2")
+    with client.consumer("c", "g", batch_size=1) as consumer:
+        deliveries = [consumer.fetch(1, timeout=DEADLINE)[0]._delivery for _ in range(2)]
+        keeper.hold(deliveries, "s")
+        keeper.reject([(deliveries[0], 0, 1)], "no")
+        wait_until(lambda: asked.count("mq.MQService/Reject") >= 2)
+        after = len(asked)
+        wait_until(lambda: "mq.MQService/Extend" in asked[after:])
+        with pytest.raises(mq.ResourceExhausted):
+            keeper.close(DEADLINE)
+
+
+def test_messages_that_are_sent_by_themselves_after_a_refusal_share_its_time() -> None:
+    slow = Slow()
+    slow.open.set()
+    connection = Connection(NOBODY[:1], timeout=1.0, connect=lambda address, timeout: slow)
+    given: list[float] = []
+
+    def call(method: str, request: bytes, limit: float) -> bytes:
+        given.append(limit)
+        threading.Event().wait(0.1)
+        if len(given) == 1:
+            raise mq.InvalidArgument("one of them is at fault")
+        return pb.PublishBatchResponse(count=1).SerializeToString()
+
+    slow.call = call  # type: ignore[method-assign, assignment]
+    lane = Lane(connection, "c", PublishOptions())
+    entries = [_Entry(X) for _ in range(3)]
+    lane._send(entries, lane._free[0], None)
+    assert [type(each.outcome) for each in entries] == [mq.Published] * 3
+    assert given[1:] == sorted(given[1:], reverse=True)
+    assert given[3] <= given[1] - 0.2
 
 
 def test_a_consumer_keeps_the_client_that_it_needs(client: mq.Client) -> None:

@@ -123,6 +123,74 @@ def test_a_transaction_that_was_refused_can_be_mended_and_committed(client: tupl
 # ---------------------------------------------------------------- moving a group
 
 
+class Unheard:
+    """A connection whose first answer to one method is lost."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+        self.is_lost = False
+
+    def judge(self, method: str) -> None:
+        if method == self._method and not self.is_lost:
+            self.is_lost = True
+            raise mq.Unavailable("the answer was lost")
+
+
+def test_what_is_nacked_twice_costs_nothing_of_the_rest(client: tuple[mq.Client, Proxy]) -> None:
+    mq_client, _ = client
+    with mq_client.producer("c") as producer:
+        producer.send_many([b"0", b"1", b"2"])
+    with mq_client.consumer("c", "g") as consumer:
+        first, *rest = consumer.fetch(3, timeout=DEADLINE)
+        call, unheard = consumer._shared.call, Unheard("mq.MQService/Nack")
+
+        def lossy(method: str, request: bytes, **options: Any) -> bytes:
+            answer = call(method, request, **options)
+            unheard.judge(method)
+            return answer
+
+        consumer._shared.call = lossy  # type: ignore[method-assign]
+        first.nack(delay_ms=60_000)
+        with suppress(mq.Unavailable):  # the keeper's thread may have heard of it first
+            consumer.flush()
+        consumer.flush()
+        assert unheard.is_lost
+        assert (consumer.held, consumer.lost) == (2, 0)
+        consumer.ack(rest)
+        consumer.flush()
+        assert mq_client.describe_group("c", "g").lag == 1
+
+
+def test_nor_does_it_with_asyncio(client: tuple[mq.Client, Proxy]) -> None:
+    mq_client, proxy = client
+    with mq_client.producer("c") as producer:
+        producer.send_many([b"0", b"1", b"2"])
+
+    async def main() -> None:
+        async with mq.AsyncClient(proxy.address) as tasks, await tasks.consumer("c", "g") as consumer:
+            first, *rest = await consumer.fetch(3, timeout=DEADLINE)
+            call, unheard = consumer._shared.call, Unheard("mq.MQService/Nack")
+
+            async def lossy(method: str, request: bytes, **options: Any) -> bytes:
+                answer = await call(method, request, **options)
+                unheard.judge(method)
+                return answer
+
+            consumer._shared.call = lossy  # type: ignore[method-assign]
+            await first.nack(delay_ms=60_000)
+            with suppress(mq.Unavailable):
+                await consumer.flush()
+            await consumer.flush()
+            assert unheard.is_lost
+            assert (consumer.held, consumer.lost) == (2, 0)
+            for each in rest:
+                await each.ack()
+            await consumer.flush()
+            assert mq_client.describe_group("c", "g").lag == 1
+
+    within_the_deadline(main())
+
+
 def test_a_group_is_shifted_once_though_the_answer_was_lost(client: tuple[mq.Client, Proxy]) -> None:
     direct, proxy = client
     for number in range(10):
@@ -344,20 +412,128 @@ def mute() -> Iterator[Mute]:
     made.close()
 
 
-def test_a_caller_that_is_cancelled_while_it_connects_leaves_no_connection_behind(mute: Mute) -> None:
+def test_a_caller_that_is_cancelled_while_it_connects_leaves_the_try_to_the_next_and_a_close_ends_it(
+    mute: Mute,
+) -> None:
     async def main() -> None:
         connection = aio_connection.AsyncConnection([Address("mq", "127.0.0.1", mute.port)], timeout=DEADLINE)
-        for number in range(1, 6):
+        for _ in range(3):
             task = asyncio.create_task(connection.call(PUBLISH_BATCH, b""))
-            await asyncio.to_thread(wait_until, lambda number=number: len(mute.sockets) >= number)
+            await asyncio.to_thread(wait_until, lambda: bool(mute.sockets))
             await asyncio.sleep(0.01)  # it has connected, and waits to be welcomed
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+        waiting = asyncio.create_task(connection.call(PUBLISH_BATCH, b""))
+        await asyncio.sleep(0.01)
+        await connection.close()
+        with pytest.raises(mq.Unavailable, match="the client was closed"):
+            await waiting
         assert await asyncio.to_thread(mute.is_left)
 
     within_the_deadline(main())
-    assert len(mute.sockets) == 5
+    assert len(mute.sockets) == 1
+
+
+class Reached:
+    """In the place of a transport for tasks."""
+
+    is_usable = True
+    start_id = ""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    async def call(self, method: str, request: bytes) -> bytes:
+        return b"answer"
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+def test_tasks_in_a_hurry_find_the_address_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    async def connect(address: Address, seconds: float) -> Reached:
+        tried.append(address.host)
+        if address.host == "b":
+            return Reached()
+        await asyncio.sleep(seconds)
+        raise mq.Unavailable("nobody is there")
+
+    async def main() -> None:
+        nowhere = [Address("mq", host, 1) for host in ("a", "b")]
+        connection = aio_connection.AsyncConnection(nowhere, timeout=DEADLINE, connect_timeout=0.2)
+        with pytest.raises(mq.TimedOut):
+            await connection.call("m", b"", timeout=0.02)
+        while True:
+            with suppress(mq.TimedOut):
+                assert await connection.call("m", b"", timeout=0.05) == b"answer"
+                return
+
+    monkeypatch.setattr(aio_connection, "connect", connect)
+    within_the_deadline(main())
+    assert tried == ["a", "b"]
+
+
+# ---------------------------------------------------------------- a broker that is about to start
+
+DEFAULT = Address("mq", "a", 1, is_default=True)
+
+
+class Starting:
+    """Refuses the wire at first; gRPC waits until there is a broker."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.tried: list[str] = []
+        self.made: list[Any] = []
+        self._make = make
+
+    def connect(self, address: Address, timeout: float, **_: object) -> Any:
+        self.tried.append(address.scheme)
+        if self.tried == ["mq"]:
+            raise mq.Unavailable("nobody listens")
+        self.made.append(self._make())
+        return self.made[-1]
+
+
+class Named:
+    """In the place of a transport for threads."""
+
+    is_usable = True
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_who_connects_while_the_broker_starts_stays_with_the_wire() -> None:
+    starting = Starting(Named)
+    connection = Connection([DEFAULT], timeout=DEADLINE, connect=starting.connect)
+    transport = connection.transport()
+    assert starting.tried == ["mq", "grpc", "mq"]
+    assert [each is transport for each in starting.made] == [False, True]
+    assert [each.is_closed for each in starting.made] == [True, False]
+    assert connection.another()._addresses == [DEFAULT]
+
+
+def test_a_task_that_connects_while_the_broker_starts_stays_with_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting = Starting(Reached)
+
+    async def connect(address: Address, seconds: float) -> Any:
+        return starting.connect(address, seconds)
+
+    async def main() -> None:
+        connection = aio_connection.AsyncConnection([DEFAULT], timeout=DEADLINE)
+        transport = await connection.transport()
+        assert [each is transport for each in starting.made] == [False, True]
+        assert [each.is_closed for each in starting.made] == [True, False]
+        assert connection.another()._addresses == [DEFAULT]
+
+    monkeypatch.setattr(aio_connection, "connect", connect)
+    within_the_deadline(main())
 
 
 def test_callers_who_wait_for_one_connection_share_its_failure(mute: Mute) -> None:

@@ -36,12 +36,10 @@ class AsyncConnection:
         self._addresses = list(addresses)
         self._connect_timeout = connect_timeout
         self._pid = os.getpid()
-        self._connecting = asyncio.Lock()
         self._closed = asyncio.Event()
         self._transport: AsyncTransport | None = None
+        self._connecting: asyncio.Task[AsyncTransport] | None = None  # a try that is under way
         self._turn = 0
-        self._failure: MqError | None = None  # of the last try to connect
-        self._failures = 0
         self._dropping: set[asyncio.Task[None]] = set()  # somebody has to keep them
 
     def another(self) -> AsyncConnection:
@@ -112,22 +110,42 @@ class AsyncConnection:
             task.add_done_callback(self._dropping.discard)
 
     async def transport(self) -> AsyncTransport:
-        """A transport that can be used. Raises Unavailable after one try of each address, its own or another's."""
+        """A transport that can be used. Raises Unavailable after one try of each address, its own or another's.
+
+        A task of its own tries, for as long as it takes: whoever has little time, or is cancelled, leaves it to those
+        who come after him, and does not spoil it for those who wait with him.
+        """
         self.check_usable()
-        failures = self._failures
-        async with self._connecting:
-            if self._transport is not None and not self._transport.is_usable:
-                await self._discard(self._transport)
-            if self._transport is None:
-                self.check_usable()
-                if self._failure is not None and self._failures != failures:  # it failed while this one waited for it
-                    raise same(self._failure)
-                transport = await self._reach()
-                if self._closed.is_set():
-                    await transport.close()
-                    raise Unavailable("the client was closed")
-                self._transport = transport
-            return self._transport
+        if self.ready is not None:
+            return self.ready
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+            self._connecting.add_done_callback(self._end_connecting)
+        connecting = self._connecting
+        try:
+            return await asyncio.shield(connecting)
+        except MqError as error:
+            raise same(error) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if connecting.cancelled() and task is not None and not task.cancelling():
+                raise Unavailable("the client was closed") from None
+            raise
+
+    async def _connect(self) -> AsyncTransport:
+        if self._transport is not None:
+            await self._discard(self._transport)
+        transport = await self._reach()
+        if self._closed.is_set():
+            await transport.close()
+            raise Unavailable("the client was closed")
+        self._transport = transport
+        return transport
+
+    def _end_connecting(self, connecting: asyncio.Task[AsyncTransport]) -> None:
+        self._connecting = None
+        if not connecting.cancelled():
+            connecting.exception()  # nobody may be left who waits for it
 
     async def _transport_until(self, end: float) -> AsyncTransport:
         try:
@@ -165,7 +183,12 @@ class AsyncConnection:
     async def close(self) -> None:
         """Idempotent."""
         self._closed.set()
-        if self._transport is not None and self._pid == os.getpid():
+        if self._pid != os.getpid():
+            return
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
+        if self._transport is not None:
             await self._transport.close()
 
     async def _attempt(self, transport: AsyncTransport, method: str, request: bytes, seconds: float) -> bytes:
@@ -183,13 +206,6 @@ class AsyncConnection:
         await transport.close()
 
     async def _reach(self) -> AsyncTransport:
-        try:
-            return await self._reach_any()
-        except MqError as error:
-            self._failure, self._failures = same(error), self._failures + 1
-            raise
-
-    async def _reach_any(self) -> AsyncTransport:
         failures: list[str] = []
         for _ in self._addresses:
             address = self._addresses[self._turn]
@@ -204,13 +220,30 @@ class AsyncConnection:
         try:
             return await connect(address, self._connect_timeout)
         except Unavailable as error:
-            fallback = address.fallback
-            if fallback is None:
+            if address.fallback is None:
                 raise
-            try:
-                transport = await connect(fallback, self._connect_timeout)
-            except Unavailable:
-                raise error from None
-        warnings.warn(f"{address} does not answer: using {fallback}, which is slower", RuntimeWarning, stacklevel=2)
+            return await self._fall_back(address, address.fallback, error)
+
+    async def _fall_back(self, address: Address, fallback: Address, error: Unavailable) -> AsyncTransport:
+        try:
+            transport = await connect(fallback, self._connect_timeout)
+        except Unavailable:
+            raise error from None
+        try:
+            # gRPC waits for a broker that is about to start, which then answers here, too.
+            better = await connect(address, self._connect_timeout)
+        except MqError:
+            better = None
+        except BaseException:
+            await transport.close()
+            raise
+        if better is not None:
+            await transport.close()
+            return better
         self._addresses[self._turn] = fallback
+        try:
+            warnings.warn(f"{address} does not answer: using {fallback}, which is slower", RuntimeWarning, stacklevel=2)
+        except BaseException:  # where warnings are errors
+            await transport.close()
+            raise
         return transport

@@ -115,13 +115,15 @@ class AsyncKeeper:
             except TimeoutError:
                 pass
             self._wake.clear()
-            try:
-                await self.flush()
-                await self._extend_all()
-            except Exception as error:  # whatever it is: without this task all leases run out
-                tell(error)
-                if await self._connection.pause(0.2):
-                    return
+            is_failing = False
+            for step in (self.flush, self._extend_all):  # also where acks fail again and again, leases are kept
+                try:
+                    await step()
+                except Exception as error:  # whatever it is: without this task all leases run out
+                    tell(error)
+                    is_failing = True
+            if is_failing and await self._connection.pause(0.2):
+                return
 
     async def _extend_all(self) -> None:
         """Where it is time."""
@@ -143,11 +145,15 @@ class AsyncKeeper:
         except LeaseLost:
             new, old = settlement.of_start(self._connection.start_id)
             self._lose(old)  # a broker that was started again knows none of these: asking for each would take long
-            if len(new.receipts) == 1 and not old.receipts:
-                self._lose(new)
-            elif new.receipts:
+            if old.receipts or len(new.receipts) > 1:
                 for each in [new] if old.receipts else new.halves():
+                    if each.receipts:
+                        await self._settle(each)
+            elif new.names_a_part:
+                for each in self._book.extensions(new.deliveries):  # refused where the whole lease is gone
                     await self._settle(each)
+            else:
+                self._lose(new)
         except MqError as error:
             if error.retryable:
                 raise

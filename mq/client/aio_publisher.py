@@ -172,8 +172,9 @@ class AsyncLane:
             elif error.went_unanswered:
                 _fail(entries, unclear(error))
             else:
+                end = self._loop.time() + self._connection.timeout
                 for entry in entries:  # one of them is at fault, and only that one shall hear of it
-                    await self._send([entry], self._loop.time() + self._connection.timeout)
+                    await self._send([entry], end)
         except MqError as error:
             _fail(entries, error)
         else:

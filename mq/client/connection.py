@@ -261,13 +261,27 @@ class Connection:
         try:
             return self._connect(address, self._connect_timeout)
         except Unavailable as error:
-            fallback = address.fallback
-            if fallback is None:
+            if address.fallback is None:
                 raise
-            try:
-                transport = self._connect(fallback, self._connect_timeout)
-            except Unavailable:
-                raise error from None
-        warnings.warn(f"{address} does not answer: using {fallback}, which is slower", RuntimeWarning, stacklevel=2)
+            return self._fall_back(address, address.fallback, error)
+
+    def _fall_back(self, address: Address, fallback: Address, error: Unavailable) -> Transport:
+        try:
+            transport = self._connect(fallback, self._connect_timeout)
+        except Unavailable:
+            raise error from None
+        try:
+            # gRPC waits for a broker that is about to start, which then answers here, too.
+            better = self._connect(address, self._connect_timeout)
+        except MqError:
+            better = None
+        if better is not None:
+            transport.close()
+            return better
         self._addresses[self._turn] = fallback
+        try:
+            warnings.warn(f"{address} does not answer: using {fallback}, which is slower", RuntimeWarning, stacklevel=2)
+        except BaseException:  # where warnings are errors
+            transport.close()
+            raise
         return transport

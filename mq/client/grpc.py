@@ -133,9 +133,11 @@ class AsyncGrpcTransport:
         channel = grpc.aio.insecure_channel(address, OPTIONS)
         try:
             await asyncio.wait_for(channel.channel_ready(), connect_timeout)
-        except TimeoutError:
+        except BaseException as error:
             await channel.close()
-            raise Unavailable(f"can't connect to {address} within {connect_timeout} s") from None
+            if isinstance(error, TimeoutError):
+                raise Unavailable(f"can't connect to {address} within {connect_timeout} s") from None
+            raise
         return cls(channel)
 
     async def call(self, method: str, request: bytes) -> bytes:

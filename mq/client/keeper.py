@@ -146,14 +146,19 @@ class Keeper:
                     self._changed.wait(max(0.0, until - time.monotonic()))
                 if self._is_closing:
                     return
-            try:
-                if self._is_due():
-                    self._send_all(None)
-                self._extend_all()
-            except Exception as error:  # whatever it is: without this thread all leases run out
-                tell(error)
-                if self._connection.pause(0.2):
-                    return
+            is_failing = False
+            for step in (self._send_due, self._extend_all):  # also where acks fail again and again, leases are kept
+                try:
+                    step()
+                except Exception as error:  # whatever it is: without this thread all leases run out
+                    tell(error)
+                    is_failing = True
+            if is_failing and self._connection.pause(0.2):
+                return
+
+    def _send_due(self) -> None:
+        if self._is_due():
+            self._send_all(None)
 
     def _is_due(self) -> bool:
         return self._is_closing or self._book.is_urgent or 0 < self._ack_by <= time.monotonic()
@@ -210,11 +215,15 @@ class Keeper:
         except LeaseLost:
             new, old = settlement.of_start(self._connection.start_id)
             self._lose(old)  # a broker that was started again knows none of these: asking for each would take long
-            if len(new.receipts) == 1 and not old.receipts:
-                self._lose(new)
-            elif new.receipts:
+            if old.receipts or len(new.receipts) > 1:
                 for each in [new] if old.receipts else new.halves():
+                    if each.receipts:
+                        self._settle(each, end)
+            elif new.names_a_part:
+                for each in self._book.extensions(new.deliveries):  # refused where the whole lease is gone
                     self._settle(each, end)
+            else:
+                self._lose(new)
         except MqError as error:
             if error.retryable:
                 raise

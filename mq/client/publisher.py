@@ -7,6 +7,7 @@ line; when an answer is there, the first of the line sends for all who stand in 
 from __future__ import annotations
 
 import threading
+import time
 
 from mq.client import codec
 from mq.client.connection import Connection
@@ -150,11 +151,12 @@ class Lane:
             if len(entries) == 1:
                 entries[0].outcome = error
                 return
+            end = time.monotonic() + (self._connection.timeout if timeout is None else timeout)
             for entry in entries:  # one of them is at fault, and only that one shall hear of it
                 if error.went_unanswered:
                     entry.outcome = unclear(error)
                 else:
-                    self._send([entry], sequence, timeout)
+                    self._send([entry], sequence, max(0.001, end - time.monotonic()))
         except MqError as error:
             for entry in entries:
                 entry.outcome = same(error)

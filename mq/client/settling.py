@@ -67,6 +67,13 @@ class Settlement(NamedTuple):
         middle = len(self.receipts) // 2
         return [self._part(0, middle), self._part(middle, len(self.receipts))]
 
+    @property
+    def names_a_part(self) -> bool:
+        """Of one delivery. That such a part is not held any more says nothing of the rest: it may have been told
+        before, by a request whose answer was lost.
+        """
+        return self.act != EXTEND and len(self.receipts) == 1 and len(self.receipts[0].ranges) > 0
+
     def of_start(self, start_id: str) -> tuple[Settlement, Settlement]:
         """What was delivered by this start of the broker, and what by an earlier one, of which this knows nothing.
 
