@@ -491,6 +491,46 @@ def test_who_is_interrupted_while_it_connects_keeps_nobody_from_it() -> None:
     assert connection.call("m", b"", timeout=DEADLINE) == b""
 
 
+class Silent:
+    """In the place of a transport: answers nobody, or everybody."""
+
+    is_usable = True
+
+    def __init__(self) -> None:
+        self.answers = False
+        self.is_closed = False
+
+    def call(self, method: str, request: bytes, timeout: float) -> bytes:
+        if self.answers:
+            return b"answer"
+        threading.Event().wait(timeout)
+        raise mq.TimedOut("no answer")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_the_hasty_cut_nobody_off_but_a_silence_ends_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mq.client.connection.SILENCE_SECONDS", 0.2)
+    silent = Silent()
+    connection = Connection(NOBODY[:1], timeout=DEADLINE, connect=lambda address, timeout: silent)
+
+    def hurry() -> None:
+        with pytest.raises(mq.TimedOut):
+            connection.call("m", b"", timeout=0.06)
+
+    for _ in range(3):
+        hurry()
+        hurry()
+        assert not silent.is_closed
+        silent.answers = True
+        assert connection.call("m", b"") == b"answer"
+        silent.answers = False
+    while not silent.is_closed:
+        hurry()
+    assert connection.reconnects == 1
+
+
 def test_a_client_that_is_closed_while_it_connects_leaves_no_connection_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

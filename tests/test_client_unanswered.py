@@ -451,6 +451,42 @@ class Reached:
         self.is_closed = True
 
 
+def test_tasks_in_a_hurry_cut_nobody_off_but_a_silence_ends_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio_connection, "SILENCE_SECONDS", 0.2)
+    silent = Reached()
+    answers = False
+
+    async def call(method: str, request: bytes) -> bytes:
+        if not answers:
+            await asyncio.sleep(DEADLINE)
+        return b"answer"
+
+    async def connect(address: Address, seconds: float) -> Reached:
+        return silent
+
+    async def hurry(connection: aio_connection.AsyncConnection) -> None:
+        with pytest.raises(mq.TimedOut):
+            await connection.call("m", b"", timeout=0.06)
+
+    async def main() -> None:
+        nonlocal answers
+        connection = aio_connection.AsyncConnection([Address("mq", "a", 1)], timeout=DEADLINE)
+        for _ in range(3):
+            await hurry(connection)
+            await hurry(connection)
+            assert not silent.is_closed
+            answers = True
+            assert await connection.call("m", b"") == b"answer"
+            answers = False
+        while not silent.is_closed:
+            await hurry(connection)
+        assert connection.reconnects == 1
+
+    monkeypatch.setattr(silent, "call", call)
+    monkeypatch.setattr(aio_connection, "connect", connect)
+    within_the_deadline(main())
+
+
 def test_tasks_in_a_hurry_find_the_address_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from mq.client.address import Address
 from mq.client.backoff import Backoff
-from mq.client.connection import ATTEMPT_SECONDS, CONNECT_SECONDS
+from mq.client.connection import ATTEMPT_SECONDS, CONNECT_SECONDS, SILENCE_SECONDS
 from mq.client.transport import AsyncDone, AsyncTransport, TimedOut, same
 from mq.errors import MqError, ResourceExhausted, Unavailable
 
@@ -39,6 +39,7 @@ class AsyncConnection:
         self._closed = asyncio.Event()
         self._transport: AsyncTransport | None = None
         self._connecting: asyncio.Task[AsyncTransport] | None = None  # a try that is under way
+        self._silent_since = 0.0  # when the first of some calls began that all timed out; 0: the last one was answered
         self._turn = 0
         self._dropping: set[asyncio.Task[None]] = set()  # somebody has to keep them
 
@@ -192,16 +193,23 @@ class AsyncConnection:
             await self._transport.close()
 
     async def _attempt(self, transport: AsyncTransport, method: str, request: bytes, seconds: float) -> bytes:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             async with asyncio.timeout(seconds):
-                return await transport.call(method, request)
+                answer = await transport.call(method, request)
         except TimeoutError:
-            await self._discard(transport)
+            self._silent_since = self._silent_since or began
+            if loop.time() - self._silent_since >= SILENCE_SECONDS:  # others use it as well, and may have more patience
+                await self._discard(transport)
             raise TimedOut("the broker did not answer in time") from None
+        self._silent_since = 0.0
+        return answer
 
     async def _discard(self, transport: AsyncTransport) -> None:
         if self._transport is transport:
             self._transport = None
+            self._silent_since = 0.0
             self.reconnects += 1
         await transport.close()
 

@@ -20,6 +20,9 @@ from mq.errors import MqError, ResourceExhausted, Unavailable
 
 CONNECT_SECONDS = 5.0
 BUSY_POLL_SECONDS = 200e-6  # that a lone caller looks on before it sleeps, where answers come within twice that
+SILENCE_SECONDS = (
+    1.0  # of calls that time out, one after the other: less says more of their timeouts than of the broker
+)
 ATTEMPT_SECONDS = 10.0  # without an answer for so long, a connection is given up and the request sent on a new one
 Connect = Callable[[Address, float], Transport]
 
@@ -58,6 +61,7 @@ class Connection:
         self._closed = threading.Event()
         self._transport: Transport | None = None
         self._is_cut = False
+        self._silent_since = 0.0  # when the first of some calls began that all timed out; 0: the last one was answered
         self._turn = 0
         self.reconnects = 0  # successful ones, after the first
 
@@ -102,11 +106,13 @@ class Connection:
                 if self._is_cut:
                     raise Unavailable("the client was closed")
                 limit = min(self._attempt_seconds + wait, max(0.001, end - now))
-                return transport.call(method, request, limit)
+                answer = transport.call(method, request, limit)
+                self._silent_since = 0.0
+                return answer
             except MqError as error:
                 error.went_unanswered = is_unanswered
                 is_unanswered = is_unanswered or not isinstance(error, ResourceExhausted)
-                self._judge(error, method, transport)
+                self._judge(error, method, transport, now)
                 is_over = once or self._is_cut or not error.retryable
                 if is_over or (isinstance(error, ResourceExhausted) and not patient):
                     raise
@@ -167,6 +173,7 @@ class Connection:
         with self._lock:
             if self._transport is transport:
                 self._transport = None
+                self._silent_since = 0.0
                 self.reconnects += 1
         transport.close()
 
@@ -209,14 +216,17 @@ class Connection:
         if transport is not None:
             transport.close()
 
-    def _judge(self, error: MqError, method: str, transport: Transport | None) -> None:
+    def _judge(self, error: MqError, method: str, transport: Transport | None, began: float) -> None:
         """Part with a transport that is broken, and say what an old broker does not."""
         if error.status == "UNIMPLEMENTED":
             raise MqError(f"the broker does not know {method}: it is older than this client") from error
         if transport is None:
             return
         is_over = not getattr(transport, "is_usable", True) or getattr(transport, "is_draining", False)
-        if isinstance(error, TimedOut) or (isinstance(error, Unavailable) and is_over):
+        if isinstance(error, TimedOut):  # others use it as well, and may have more patience
+            self._silent_since = self._silent_since or began
+            is_over = is_over or time.monotonic() - self._silent_since >= SILENCE_SECONDS
+        if is_over and isinstance(error, (TimedOut, Unavailable)):
             self.discard(transport)
 
     def _begin_attempt(self) -> Future[Transport]:
