@@ -155,6 +155,22 @@ def test_segments_in_which_nothing_lives_are_retired_and_small_ones_put_together
     assert verify(DIRECTORY, disk=log._disk).is_intact
 
 
+def test_what_dies_after_a_look_is_cleaned_though_new_segments_come_before_each_look() -> None:
+    log = on_model_disk()
+    sizes = []
+    for base in range(0, 1_200, 20):
+        for offset in range(base, base + 20):
+            log.append([published(offset, b"f" * 300, channel=FAST)])
+        snapshot_run(log)
+        snapshot_run(log)
+        log.pump()
+        log.clean_now(Kept(fast=max(0, base - 60)), 1 << 20)  # what is new to the cleaner lives on for a while
+        log.pump()
+        sizes.append(log.usage().bytes)
+    assert max(sizes[30:]) < 1.2 * max(sizes[:30])
+    assert bases(log, FAST, 1_140) == list(range(1_140, 1_200))
+
+
 def test_a_damaged_segment_is_left_for_repair(tmp_path: Path) -> None:
     log = FileLog.open(tmp_path / "log", SMALL, is_threaded=False)
     fill(log)

@@ -122,7 +122,10 @@ class Cleaner:
         return run
 
     def _candidates(self, manifest: Manifest) -> list[SegmentEntry]:
-        """The next ones in which no replay will look, oldest first after those of the last round."""
+        """The next ones in which no replay will look: from after those of the last round on, and then from the oldest.
+
+        Where much is written there are new ones in each round, which still live, and older ones that died meanwhile.
+        """
         if len(manifest.snapshots) < 2:
             return []
         floor = manifest.snapshots[0].begin
@@ -132,8 +135,8 @@ class Cleaner:
             for entry in manifest.segments
             if entry.is_sealed and entry.last_sequence < floor and entry.name(manifest.extension) not in left_alone
         ]
-        ahead = [entry for entry in sealed if entry.first_sequence > self._after]
-        return (ahead or sealed)[:LOOKED_AT_ONCE]
+        seen = bisect_right(sealed, self._after, key=lambda entry: entry.first_sequence)
+        return (sealed[seen:] + sealed[:seen])[:LOOKED_AT_ONCE]
 
     def _are_neighbours(self, manifest: Manifest, left: SegmentEntry, right: SegmentEntry) -> bool:
         at = manifest.segments.index(left)
