@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from handbroker import HandBroker, all_stopped, contents, durable, publish, receipts
+from hypothesis import given
+from hypothesis import strategies as st
 from logowner import HandClock as LogClock
 from modeldisk import ModelDisk
 from process import wait_until
@@ -20,8 +23,9 @@ from mq.broker import Broker
 from mq.command import Ack, CreateChannel, CreateGroup, DeleteChannel, Pull, PurgeChannel
 from mq.limits import Limits
 from wal import FileLog, MemoryLog, Options
-from wal.clean import LOOKS_UNREAD
+from wal.clean import LOOKS_UNREAD, Cleaner
 from wal.clock import SystemClock
+from wal.index import SegmentIndex
 from wal.pb.wal_pb2 import ChannelSettings
 from wal.record import Acked, ChannelSnapshot, Damaged, Published, Scheduled, SnapshotBegin, SnapshotEnd, atomic
 from wal.verify import verify
@@ -169,6 +173,50 @@ def test_what_dies_after_a_look_is_cleaned_though_new_segments_come_before_each_
         sizes.append(log.usage().bytes)
     assert max(sizes[30:]) < 1.2 * max(sizes[:30])
     assert bases(log, FAST, 1_140) == list(range(1_140, 1_200))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(40, 400)), min_size=1, max_size=50),
+    st.lists(st.integers(0, 20), min_size=3, max_size=3),
+)
+def test_a_look_counts_the_bytes_between_what_is_needed_and_the_next_publish(
+    frames: list[tuple[int, int]], starts: list[int]
+) -> None:
+    index, position, offsets, live = SegmentIndex(), 64, [0, 0, 0], 0
+    for sequence, (partition, size) in enumerate(frames, 1):
+        index.add(position, sequence, [(FAST, partition, offsets[partition], offsets[partition] + 1)])
+        live += size if offsets[partition] >= starts[partition] else 0
+        offsets[partition] += 1
+        position += size
+    entry = SimpleNamespace(first_sequence=1, generation=0, size=position)
+    cleaner = Cleaner(ModelDisk(), DIRECTORY, SimpleNamespace(index_of=lambda entry: index), 2048)  # type: ignore[arg-type]
+    keep = SimpleNamespace(start_of=lambda channel_id, partition: starts[partition])
+    assert cleaner._look_at(entry, keep).live_bytes == live  # type: ignore[arg-type]
+
+
+def test_an_index_is_asked_again_only_where_something_of_its_segment_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log may keep very much, and be looked at every second."""
+    log = on_model_disk()
+    fill(log, 80)
+    asked: list[int] = []
+    index_of = log._reader.index_of
+
+    def noted(entry: Any) -> Any:
+        asked.append(entry.first_sequence)
+        return index_of(entry)
+
+    monkeypatch.setattr(log._reader, "index_of", noted)
+    assert clean_all(log, Kept()) == 0
+    segments = [segment.first_sequence for segment in log.segments()]
+    assert set(segments[:-3]) <= set(asked)
+    asked.clear()
+    assert clean_all(log, Kept()) == 0
+    assert asked == []
+    assert clean_all(log, Kept(fast=2)) == 0  # too little to be worth it
+    assert set(asked) == {segments[0]}
+    asked.clear()
+    assert clean_all(log, Kept(fast=40)) > 0
+    assert len(set(asked) & set(segments)) < len(segments) / 2 + 2
 
 
 def test_a_damaged_segment_is_left_for_repair(tmp_path: Path) -> None:

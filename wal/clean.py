@@ -31,6 +31,7 @@ from wal.segment import SealedWriter
 CLEANING = "cleaning"  # the name of what is being made, in staging/
 LOOKED_AT_ONCE = 256  # segments whose index is read in one round
 LOOKS_UNREAD = 30  # at a segment that was read and kept for what no index tells of, before it is read again
+ASKED_AGAIN = 16  # an index is asked again when such a part of what was needed has died
 SMALL_PART = 4  # a segment below this part of the usual size is put together with its neighbours
 
 
@@ -60,6 +61,18 @@ class _Run:
         return len(self.entries) > 1 or (len(self.entries) == 1 and self.live_bytes * 2 <= self.bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the index of a segment told. To ask it takes long where there are many small publishes."""
+
+    live_bytes: int
+    ends: list[tuple[int, int, int]]  # channel, partition, and an offset: when that is not needed, ask again
+
+    def is_true(self, keep: Keep) -> bool:
+        """Whether still about the same is needed."""
+        return all(keep.start_of(channel_id, partition) < end for channel_id, partition, end in self.ends)
+
+
 class Cleaner:
     """Finds out what to clean next, round and round; one call at a time."""
 
@@ -69,6 +82,7 @@ class Cleaner:
         self._reader = reader
         self._segment_bytes = segment_bytes
         self._after = 0  # the first sequence of the segment that was looked at last
+        self._looks: dict[tuple[int, int], _Look] = {}  # by first sequence and generation
         self._unindexed: dict[int, tuple[int, int]] = {}  # by first sequence: bytes that no index tells of, looks left
         self._refused: set[str] = set()
         self._spared: frozenset[str] = frozenset()  # others are about to rewrite these
@@ -102,10 +116,11 @@ class Cleaner:
     # ------------------------------------------------------------ what is worth it
 
     def _choose(self, manifest: Manifest, keep: Keep, max_bytes: int, may_write: bool) -> _Run:
+        present = {(entry.first_sequence, entry.generation) for entry in manifest.segments}
+        self._looks = {key: look for key, look in self._looks.items() if key in present}
         run = _Run()
         for entry in self._candidates(manifest):
-            live = self._live_positions(entry, keep)
-            live_bytes = self._measure(entry, live)
+            live_bytes = self._live_bytes(entry, keep)
             is_small = entry.size * SMALL_PART <= self._segment_bytes
             fits = run.live_bytes + live_bytes <= self._segment_bytes and run.bytes + entry.size <= max_bytes
             is_wanted = (live_bytes * 2 <= entry.size or is_small) and (may_write or not live_bytes)
@@ -116,7 +131,7 @@ class Cleaner:
             self._after = entry.first_sequence
             if is_wanted:
                 run.entries.append(entry)
-                run.live[entry.first_sequence] = live
+                run.live[entry.first_sequence] = self._live_positions(entry, keep)
                 run.live_bytes += live_bytes
                 run.bytes += entry.size
         return run
@@ -142,6 +157,31 @@ class Cleaner:
         at = manifest.segments.index(left)
         return manifest.segments[at + 1] == right
 
+    def _live_bytes(self, entry: SegmentEntry, keep: Keep) -> int:
+        """Bytes of what is needed, as far as is known."""
+        key = entry.first_sequence, entry.generation
+        look = self._looks.get(key)
+        if look is None or not look.is_true(keep):
+            look = self._looks[key] = self._look_at(entry, keep)
+        size, looks = self._unindexed.pop(entry.first_sequence, (0, 0))
+        if looks:
+            self._unindexed[entry.first_sequence] = (size, looks - 1)
+        return size + look.live_bytes
+
+    def _look_at(self, entry: SegmentEntry, keep: Keep) -> _Look:
+        partitions = self._index(entry).partitions
+        live = [(*key, places, places.first_after(keep.start_of(*key))) for key, places in partitions.items()]
+        live = [each for each in live if each[3] < len(each[2].ends)]
+        ends = [
+            (channel_id, partition, places.ends[at + (len(places.ends) - at) // ASKED_AGAIN])
+            for channel_id, partition, places, at in live
+        ]
+        if len(live) == len(partitions) and (len(live) == 1 or not any(at for *_, at in live)):
+            size = entry.size - min((places.positions[at] for _, _, places, at in live), default=entry.size)
+        else:
+            size = self._measure(entry, self._live_positions(entry, keep)) if live else 0
+        return _Look(size, ends)
+
     def _live_positions(self, entry: SegmentEntry, keep: Keep) -> set[int]:
         live: set[int] = set()
         for (channel_id, partition), places in self._index(entry).partitions.items():
@@ -150,11 +190,7 @@ class Cleaner:
 
     def _measure(self, entry: SegmentEntry, live: set[int]) -> int:
         """Bytes of the frames at these positions, each with what lies between it and the next publish."""
-        size, looks = self._unindexed.pop(entry.first_sequence, (0, 0))
-        if looks:
-            self._unindexed[entry.first_sequence] = (size, looks - 1)
-        if not live:
-            return size
+        size = 0
         partitions = self._index(entry).partitions.values()
         all_positions = sorted({position for places in partitions for position in places.positions})
         for position in live:
