@@ -313,7 +313,7 @@ def test_a_leave_has_time_for_an_answer_also_where_a_close_has_used_it_up(
     given: list[float] = []
     monkeypatch.setattr(consumer._shared, "call", lambda method, request, timeout: given.append(timeout))
     consumer._leave(0.0)
-    assert given == [0.1]  # else the connection, which others use, would be given up for its silence
+    assert given == [0.1]  # a broker that is there answers in less
     monkeypatch.undo()
     consumer.close()
 

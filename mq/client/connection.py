@@ -20,9 +20,7 @@ from mq.errors import MqError, ResourceExhausted, Unavailable
 
 CONNECT_SECONDS = 5.0
 BUSY_POLL_SECONDS = 200e-6  # that a lone caller looks on before it sleeps, where answers come within twice that
-SILENCE_SECONDS = (
-    1.0  # of calls that time out, one after the other: less says more of their timeouts than of the broker
-)
+SILENCE_SECONDS = 1.0  # of calls that all time out: less says more of their timeouts than of the broker
 ATTEMPT_SECONDS = 10.0  # without an answer for so long, a connection is given up and the request sent on a new one
 Connect = Callable[[Address, float], Transport]
 

@@ -20,7 +20,7 @@ from mq.errors import GroupNotFound, LeaseLost, MqError
 log = logging.getLogger("mq")
 
 ACK_SECONDS = 0.05
-SHORTEST_SECONDS = 0.1  # for one request, also where all the time is used up: else its connection would be given up
+SHORTEST_SECONDS = 0.1  # for one request, also where all the time is used up: a broker that is there answers in less
 GIVEN_BACK = "mq: all that was held of %s was given back; %d messages of it that were out are delivered again"
 
 
